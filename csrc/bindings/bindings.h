@@ -1,0 +1,10 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace torch_tpu::bindings {
+
+void bind_runtime(pybind11::module_& m);
+void bind_eager(pybind11::module_& m);
+
+}  // namespace torch_tpu::bindings

@@ -1,0 +1,84 @@
+#include <torch/csrc/jit/python/pybind_utils.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings/bindings.h"
+#include "eager/device_context.h"
+#include "eager/dispatch.h"
+#include "eager/generator.h"
+#include "eager/program.h"
+
+namespace py = pybind11;
+
+namespace torch_tpu::bindings {
+
+namespace {
+
+// Calls the Python decomposition `run(name, overload, args)`, which returns a tuple of results or
+// None when there is none.
+bool decompose(const py::function& run, const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  const py::gil_scoped_acquire gil;
+  const c10::FunctionSchema& schema = op.schema();
+  const size_t n = schema.arguments().size();
+  py::list args;
+  for (size_t i = stack.size() - n; i < stack.size(); ++i) {
+    args.append(torch::jit::toPyObject(stack[i]));
+  }
+  const py::object result = run(schema.name(), schema.overload_name(), py::tuple(args));
+  if (result.is_none()) return false;
+  const auto values = result.cast<py::tuple>();
+  TORCH_CHECK(values.size() == schema.returns().size(), schema.name(), ": the decomposition gave ",
+              values.size(), " results where ", schema.returns().size(), " were expected");
+  torch::jit::drop(stack, n);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const py::object value = values[i];
+    // An undefined tensor comes back as None.
+    if (value.is_none() && schema.returns()[i].type()->kind() == c10::TypeKind::TensorType) {
+      stack.emplace_back(at::Tensor());
+    } else {
+      stack.push_back(torch::jit::toIValue(value, schema.returns()[i].type()));
+    }
+  }
+  return true;
+}
+
+eager::FallbackPolicy parse_policy(const std::string& text) {
+  if (text == "warn") return eager::FallbackPolicy::kWarn;
+  if (text == "silent") return eager::FallbackPolicy::kSilent;
+  if (text == "error") return eager::FallbackPolicy::kError;
+  throw py::value_error("fallback policy: expected 'warn', 'silent' or 'error', got '" + text +
+                        "'");
+}
+
+}  // namespace
+
+void bind_eager(py::module_& m) {
+  m.def("set_decomposition", [](py::function run) {
+    const std::shared_ptr<py::function> keep(std::make_unique<py::function>(std::move(run)).release(),
+                                             [](py::function*) {});
+    eager::set_decomposition([keep](const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+      return decompose(*keep, op, stack);
+    });
+  });
+  m.def("current_device", &eager::current_device);
+  m.def("set_device", &eager::set_current_device);
+  m.def("exchange_device", [](int device) {
+    const int previous = eager::current_device();
+    if (device >= 0 && device != previous) eager::set_current_device(device);
+    return previous;
+  });
+  m.def("default_generator", &eager::default_generator);
+  m.def("set_fallback_policy",
+        [](const std::string& text) { eager::set_fallback_policy(parse_policy(text)); });
+  m.def("fallback_policy", [] {
+    switch (eager::fallback_policy()) {
+      case eager::FallbackPolicy::kWarn: return "warn";
+      case eager::FallbackPolicy::kSilent: return "silent";
+      case eager::FallbackPolicy::kError: return "error";
+    }
+    return "warn";
+  });
+  m.def("program_count", &eager::program_count);
+  m.def("clear_programs", &eager::clear_programs);
+}
+
+}  // namespace torch_tpu::bindings

@@ -1,0 +1,12 @@
+// The extension module torch_tpu._C.
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings/bindings.h"
+#include "eager/hooks.h"
+
+PYBIND11_MODULE(_C, m) {
+  m.doc() = "The engine of torch_tpu.";
+  torch_tpu::eager::register_hooks();
+  torch_tpu::bindings::bind_runtime(m);
+  torch_tpu::bindings::bind_eager(m);
+}

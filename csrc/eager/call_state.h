@@ -1,0 +1,73 @@
+// One call's tensors, numbers and signature, gathered in a single pass over its arguments.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/stack.h>
+
+#include <array>
+#include <span>
+#include <unordered_map>
+
+#include "eager/device_storage.h"
+#include "eager/operator_info.h"
+
+namespace torch_tpu::eager {
+
+// A 0-d operand: 16 bytes hold any element type (i1, i64, f64, complex<f64>, or the type of a
+// 0-d CPU tensor).
+struct NumberOperand {
+  stablehlo::ElementType type = stablehlo::ElementType::kF64;
+  std::array<uint64_t, 2> bits{};
+
+  bool operator==(const NumberOperand&) const = default;
+};
+
+struct CallState {
+  std::vector<uint64_t> key;  // the signature
+  // The distinct storages among the arguments, and what they hold. A storage's place here is its
+  // slot.
+  std::vector<DeviceStorage*> storages;
+  std::vector<Contents> contents;
+  std::vector<NumberOperand> numbers;  // operands, in the order of the arguments
+  std::optional<at::Generator> generator;
+  int device = -1;
+
+  void clear();
+  int slot(DeviceStorage& storage);  // adds it when new
+  int find_slot(const DeviceStorage& storage) const;
+
+ private:
+  std::unordered_map<const DeviceStorage*, int> index_;  // only for many storages
+};
+
+// Fills `state` from the arguments. `all_known`: every number becomes part of the signature.
+// Throws c10::Error when tensors are on different devices.
+void gather(const OperatorInfo& info, std::span<const c10::IValue> arguments, bool all_known,
+            CallState& state);
+
+// A CallState of this thread's pool for the time of a call (calls nest).
+class ScopedCallState {
+ public:
+  ScopedCallState();
+  ~ScopedCallState();
+  ScopedCallState(const ScopedCallState&) = delete;
+  ScopedCallState& operator=(const ScopedCallState&) = delete;
+  CallState& operator*() const { return *state_; }
+  CallState* operator->() const { return state_; }
+
+ private:
+  CallState* state_;
+};
+
+// A number argument known while lowering? Exact 0, 1 and -1 are, and bools.
+bool is_special_number(const c10::IValue& value);
+NumberOperand number_operand(const c10::IValue& value);
+// The number as a constant of a program.
+lowering::Number known_number(const c10::IValue& value);
+// The value of a 0-d (or one-element) CPU tensor.
+NumberOperand number_operand(const at::Tensor& cpu_scalar);
+inline bool is_cpu_scalar(const at::Tensor& t) {
+  return t.defined() && t.dim() == 0 && t.device().is_cpu();
+}
+
+}  // namespace torch_tpu::eager

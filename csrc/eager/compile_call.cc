@@ -1,0 +1,349 @@
+#include "eager/compile_call.h"
+
+#include <algorithm>
+
+#include "eager/dispatch.h"
+#include "eager/scalar_types.h"
+#include "runtime/compile_service.h"
+
+namespace torch_tpu::eager {
+
+namespace sh = stablehlo;
+using lowering::Unsupported;
+
+namespace {
+
+Decomposition& decomposition() {
+  static Decomposition d;
+  return d;
+}
+
+ProgramPtr program_of_kind(Program::Kind kind) {
+  Program program;
+  program.kind = kind;
+  return std::make_shared<const Program>(std::move(program));
+}
+
+// The inputs of a program: a parameter per storage that is read, and one per number operand.
+class ProgramInputs : public LoweringInputs {
+ public:
+  ProgramInputs(const CallState& state, bool all_known, sh::Builder& builder, Program& program)
+      : state_(state), all_known_(all_known), builder_(builder), program_(program) {}
+
+  sh::Builder& builder() override { return builder_; }
+
+  sh::Value base(DeviceStorage& storage) override {
+    const int slot = state_.find_slot(storage);
+    TORCH_INTERNAL_ASSERT(slot >= 0);
+    const auto it = bases_.find(slot);
+    if (it != bases_.end()) return it->second;
+    const sh::Value value =
+        parameter(Program::Parameter::Kind::kStorage, static_cast<uint32_t>(slot),
+                  state_.contents[static_cast<size_t>(slot)].layout->type);
+    bases_.emplace(slot, value);
+    return value;
+  }
+
+  lowering::Number number(const c10::IValue& value, bool known, bool in_list) override {
+    if (known || all_known_ || (!in_list && is_special_number(value))) {
+      return known_number(value);
+    }
+    lowering::Number n;
+    n.type = number_operand(value).type;
+    n.operand = parameter(Program::Parameter::Kind::kNumber, next_number_++, {n.type, {}});
+    return n;
+  }
+
+  sh::Value cpu_scalar(const at::Tensor& tensor) override {
+    const NumberOperand operand = number_operand(tensor);
+    if (all_known_) return sh::constant_bytes(builder_, operand.bits.data(), {operand.type, {}});
+    return parameter(Program::Parameter::Kind::kNumber, next_number_++, {operand.type, {}});
+  }
+
+  sh::Value random(int64_t count) override {
+    if (!random_) {
+      random_ =
+          parameter(Program::Parameter::Kind::kRandom, 0, {sh::ElementType::kU64, {2}});
+    }
+    const int64_t steps = program_.random_count / 4;
+    program_.random_count += (count + 3) / 4 * 4;
+    if (steps == 0) return random_;
+    const std::array<int64_t, 2> words{0, steps};
+    return sh::add(random_, sh::constant(builder_, words, sh::ElementType::kU64));
+  }
+
+ private:
+  sh::Value parameter(Program::Parameter::Kind kind, uint32_t index, const sh::TensorType& type) {
+    program_.parameters.push_back({kind, false, index});
+    return builder_.parameter(type);
+  }
+
+  const CallState& state_;
+  const bool all_known_;
+  sh::Builder& builder_;
+  Program& program_;
+  std::map<int, sh::Value> bases_;
+  uint32_t next_number_ = 0;
+  sh::Value random_;
+};
+
+std::string describe(const OperatorInfo& info, std::span<const c10::IValue> arguments) {
+  std::string out = info.qualified() + "(";
+  const auto add = [&](const at::Tensor& t) {
+    if (!t.defined()) return;
+    if (out.back() != '(') out += ", ";
+    out += std::string(c10::toString(t.scalar_type())) + sh::to_string(t.sizes());
+  };
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].isTensor()) add(arguments[i].toTensor());
+    if (arguments[i].isTensorList()) {
+      for (const at::Tensor& t : arguments[i].toTensorVector()) add(t);
+    }
+  }
+  return out + ")";
+}
+
+// Turns what was lowered into a program: results, donation, returns; compiles it.
+ProgramPtr finish(Program program, sh::Builder& builder, const LoweredCall& lowered,
+                  const CallState& state, const std::string& what) {
+  sh::Values results;
+  const auto add_output = [&](sh::Value value, int slot) {
+    results.push_back(value);
+    const runtime::Layout* layout = runtime::intern_layout(value.type());
+    program.outputs.push_back({layout, slot});
+    program.output_bytes += layout->nbytes;
+    return static_cast<int>(results.size()) - 1;
+  };
+  for (const LoweredCall::Fresh& f : lowered.fresh) {
+    Program::NewTensor tensor;
+    if (f.value) {
+      tensor.output = add_output(f.value, -1);
+      tensor.dtype = f.dtype;
+      tensor.sizes = f.sizes;
+      tensor.strides = f.strides;
+      tensor.nbytes = static_cast<size_t>(f.value.numel()) * c10::elementSize(f.dtype);
+    }
+    program.tensors.push_back(std::move(tensor));
+  }
+  for (const auto& [storage, value] : lowered.writes) {
+    const int slot = state.find_slot(*storage);
+    const int output = add_output(value, slot);
+    // The old value's memory may become the new one's.
+    for (size_t p = 0; p < program.parameters.size(); ++p) {
+      Program::Parameter& parameter = program.parameters[p];
+      if (parameter.kind != Program::Parameter::Kind::kStorage ||
+          static_cast<int>(parameter.index) != slot) {
+        continue;
+      }
+      const sh::TensorType& type = state.contents[parameter.index].layout->type;
+      if (type == value.type() && value.numel() > 0) {
+        parameter.donated = true;
+        builder.alias(p, static_cast<size_t>(output));
+      }
+    }
+  }
+  for (const LoweredCall::Return& r : lowered.returns) {
+    Program::Return ret;
+    switch (r.kind) {
+      case LoweredCall::Return::Kind::kArgument: ret.kind = Program::Return::Kind::kArgument; break;
+      case LoweredCall::Return::Kind::kTensor: ret.kind = Program::Return::Kind::kTensor; break;
+      case LoweredCall::Return::Kind::kTensorList:
+        ret.kind = Program::Return::Kind::kTensorList;
+        break;
+      case LoweredCall::Return::Kind::kConstant: ret.kind = Program::Return::Kind::kConstant; break;
+    }
+    ret.index = r.index;
+    ret.count = r.count;
+    ret.constant = r.constant;
+    program.returns.push_back(std::move(ret));
+  }
+  if (!results.empty()) program.executable = runtime::compile(builder.finish(results), what);
+  return std::make_shared<const Program>(std::move(program));
+}
+
+at::Tensor over_storage(const c10::Storage& storage, const at::Tensor& like) {
+  auto impl = c10::make_intrusive<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), like.dtype());
+  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  return at::Tensor(std::move(impl));
+}
+
+// PyTorch's decomposition, run on stand-ins: one program for the whole of it.
+class DecompositionTrace {
+ public:
+  DecompositionTrace(const OperatorInfo& info, const CallState& state)
+      : info_(info), state_(state), trace_([this] {
+          program_.parameters.push_back({Program::Parameter::Kind::kRandom, false, 0});
+          return trace_.builder().parameter({sh::ElementType::kU64, {2}});
+        }) {
+    stand_ins_.resize(state.storages.size());
+    bases_.resize(state.storages.size());
+  }
+
+  ProgramPtr run(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+    torch::jit::Stack stack;
+    for (const c10::IValue& a : arguments) stack.push_back(stand_in(a));
+    const torch::jit::Stack given = stack;
+    {
+      const TraceGuard guard(trace_);
+      if (!decompose(op, stack)) return nullptr;
+    }
+    if (stack.size() != info_.returns.size()) {
+      throw Unsupported(info_.qualified() + ": the decomposition returned " +
+                        std::to_string(stack.size()) + " values");
+    }
+    LoweredCall lowered;
+    for (size_t i = 0; i < info_.returns.size(); ++i) returned(info_.returns[i], stack[i], lowered);
+    for (size_t slot = 0; slot < stand_ins_.size(); ++slot) {
+      if (!stand_ins_[slot]) continue;
+      const Contents now = device_storage(*stand_ins_[slot].unsafeGetStorageImpl()).contents();
+      if (now.traced && !(now.traced == bases_[slot])) {
+        lowered.writes.emplace_back(state_.storages[slot], now.traced);
+      }
+    }
+    program_.random_count = trace_.random_count();
+    return finish(std::move(program_), trace_.builder(), lowered, state_,
+                  describe(info_, arguments));
+  }
+
+ private:
+  c10::IValue stand_in(const c10::IValue& value) {
+    if (value.isTensor()) return stand_in(value.toTensor());
+    if (value.isTensorList()) {
+      std::vector<at::Tensor> out;
+      for (const at::Tensor& t : value.toTensorVector()) out.push_back(stand_in(t));
+      return out;
+    }
+    if (value.isOptionalTensorList()) {
+      c10::List<std::optional<at::Tensor>> out;
+      for (const auto& t : value.toOptionalTensorVector()) {
+        out.push_back(t && t->defined() ? std::optional<at::Tensor>(stand_in(*t)) : std::nullopt);
+      }
+      return out;
+    }
+    return value;
+  }
+
+  at::Tensor stand_in(const at::Tensor& t) {
+    if (!is_tpu(t)) return t;
+    const auto slot = static_cast<size_t>(state_.find_slot(device_storage(t)));
+    if (!stand_ins_[slot]) {
+      sh::Value base;
+      if (state_.contents[slot].filled()) {
+        program_.parameters.push_back(
+            {Program::Parameter::Kind::kStorage, false, static_cast<uint32_t>(slot)});
+        base = trace_.builder().parameter(state_.contents[slot].layout->type);
+      }
+      const at::Tensor first = trace_.placeholder(base, t);
+      stand_ins_[slot] = first.storage();
+      bases_[slot] = base;
+      return first;
+    }
+    return over_storage(stand_ins_[slot], t);
+  }
+
+  sh::Value value_of(const at::Tensor& t) {
+    DeviceStorage& storage = device_storage(t);
+    if (!storage.contents().filled()) {
+      return sh::splat(trace_.builder(), {to_element_type(t.scalar_type()), t.sizes().vec()}, 0);
+    }
+    return lowering::read_view(trace_.base(storage), view_of(t));
+  }
+
+  size_t fresh(const at::Tensor& t, LoweredCall& lowered) {
+    LoweredCall::Fresh f;
+    if (t.defined()) {
+      if (!is_tpu(t)) throw TraceAborted("the decomposition left the device");
+      f.dtype = t.scalar_type();
+      f.sizes = t.sizes().vec();
+      f.value = value_of(t);
+      if (const auto order = lowering::dense_order(t.sizes(), t.strides())) {
+        f.strides = t.strides().vec();
+        f.value = sh::transpose(f.value, *order);
+      } else {
+        const auto strides = row_major_strides(t.sizes());
+        f.strides.assign(strides.begin(), strides.end());
+      }
+    }
+    lowered.fresh.push_back(std::move(f));
+    return lowered.fresh.size() - 1;
+  }
+
+  void returned(const ReturnInfo& r, const c10::IValue& value, LoweredCall& lowered) {
+    LoweredCall::Return ret{LoweredCall::Return::Kind::kConstant, 0, 1, {}};
+    if (r.alias >= 0) {
+      ret.kind = LoweredCall::Return::Kind::kArgument;
+      ret.index = static_cast<size_t>(r.alias);
+    } else if (r.kind == ReturnInfo::Kind::kTensor) {
+      ret.kind = LoweredCall::Return::Kind::kTensor;
+      ret.index = fresh(value.isNone() ? at::Tensor() : value.toTensor(), lowered);
+    } else if (r.kind == ReturnInfo::Kind::kTensorList) {
+      ret.kind = LoweredCall::Return::Kind::kTensorList;
+      ret.index = lowered.fresh.size();
+      const std::vector<at::Tensor> list = value.toTensorVector();
+      ret.count = list.size();
+      for (const at::Tensor& t : list) fresh(t, lowered);
+    } else {
+      ret.constant = value;
+    }
+    lowered.returns.push_back(std::move(ret));
+  }
+
+  const OperatorInfo& info_;
+  const CallState& state_;
+  Program program_;
+  Trace trace_;
+  std::vector<c10::Storage> stand_ins_;
+  std::vector<sh::Value> bases_;
+};
+
+}  // namespace
+
+void set_decomposition(Decomposition d) { decomposition() = std::move(d); }
+
+bool decompose(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  return decomposition() && decomposition()(op, stack);
+}
+
+ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
+                        std::span<const c10::IValue> arguments, bool all_known,
+                        CallState& state) {
+  if (info.rule) {
+    Program program;
+    sh::Builder builder;
+    ProgramInputs inputs(state, all_known, builder, program);
+    try {
+      const LoweredCall lowered = lower_operator(info, op, arguments, inputs);
+      return finish(std::move(program), builder, lowered, state, describe(info, arguments));
+    } catch (const Unsupported& reason) {
+      TORCH_WARN_ONCE("tpu: ", reason.what(), " (the operator is decomposed or runs on the CPU)");
+    }
+  } else {
+    run_meta(op, arguments);  // for its errors
+  }
+  if (!all_known) return program_of_kind(Program::Kind::kKnownNumbers);
+  try {
+    if (ProgramPtr program = DecompositionTrace(info, state).run(op, arguments)) return program;
+  } catch (const TraceAborted&) {
+    return program_of_kind(Program::Kind::kComposite);
+  } catch (const Unsupported&) {
+    return program_of_kind(Program::Kind::kComposite);
+  }
+  return program_of_kind(Program::Kind::kCpu);
+}
+
+void trace_call(Trace& trace, const OperatorInfo& info, const c10::OperatorHandle& op,
+                torch::jit::Stack& stack) {
+  if (info.rule) {
+    try {
+      trace.call(info, op, stack);
+      return;
+    } catch (const Unsupported&) {
+    }
+  }
+  if (!decompose(op, stack)) {
+    throw TraceAborted(info.qualified() + " has neither rule nor decomposition");
+  }
+}
+
+}  // namespace torch_tpu::eager

@@ -1,0 +1,202 @@
+#include "eager/copy.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "eager/device_context.h"
+#include "eager/device_storage.h"
+#include "eager/dispatch.h"
+#include "eager/pinned_memory.h"
+#include "eager/program.h"
+#include "eager/scalar_types.h"
+#include "eager/trace.h"
+#include "runtime/runtime.h"
+
+namespace torch_tpu::eager {
+
+namespace {
+
+// A trace takes host tensors up to this size in as constants.
+constexpr int64_t kMaxTracedConstant = 1 << 16;
+
+const c10::OperatorHandle& copy_operator() {
+  static const c10::OperatorHandle op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
+  return op;
+}
+
+// Through the rule: one program that reads src and writes self.
+void copy_on_device(at::Tensor& self, const at::Tensor& src) {
+  static const OperatorInfo& info = operator_info(copy_operator());
+  torch::jit::Stack stack;
+  stack.emplace_back(self);
+  stack.emplace_back(src);
+  stack.emplace_back(false);
+  dispatch(info, copy_operator(), stack);
+}
+
+// The two have the same elements in the same memory order: the value can be shared.
+bool can_share(const at::Tensor& self, const at::Tensor& src) {
+  return self.scalar_type() == src.scalar_type() && self.sizes() == src.sizes() &&
+         self.strides() == src.strides() && whole_order(self).has_value() &&
+         whole_order(src).has_value() && self.is_conj() == src.is_conj() &&
+         self.is_neg() == src.is_neg();
+}
+
+void device_to_device(at::Tensor& self, const at::Tensor& src) {
+  if (self.device() == src.device()) {
+    if (!Trace::current() && can_share(self, src)) {
+      if (runtime::DeviceBufferPtr buffer = device_storage(src).buffer()) {
+        device_storage(self).set(std::move(buffer));
+      }
+      return;
+    }
+    copy_on_device(self, src);
+    return;
+  }
+  require_real_values("a copy between devices");
+  const at::Tensor whole = whole_order(src) ? src : src.clone(c10::MemoryFormat::Contiguous);
+  const int device = self.device().index();
+  runtime::DeviceBufferPtr moved;
+  if (const runtime::DeviceBufferPtr buffer = device_storage(whole).buffer()) {
+    check_memory(device, buffer->layout()->nbytes, "a copy");
+    moved = std::make_shared<const runtime::DeviceBuffer>(
+        buffer->pjrt().copy_to_device(runtime::Runtime::get().device(device)), buffer->layout(),
+        device);
+    runtime::record_work(device, current_stream(device), moved);
+  }
+  at::Tensor there = make_tensor(std::move(moved), whole.scalar_type(), whole.sizes(),
+                                 whole.strides(), 0, whole.storage().nbytes(), device);
+  device_to_device(self, there);
+}
+
+// Puts a dense, row-major CPU tensor on the device.
+runtime::DeviceBufferPtr upload(const at::Tensor& host, int device, bool keep) {
+  const runtime::Layout* layout =
+      runtime::intern_layout({to_element_type(host.scalar_type()), host.sizes().vec()});
+  check_memory(device, layout->nbytes, "a copy from the host");
+  return runtime::Runtime::get().to_device(
+      host.const_data_ptr(), layout, device,
+      keep ? std::make_shared<at::Tensor>(host) : std::shared_ptr<void>());
+}
+
+void host_to_device(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
+  const int device = self.device().index();
+  at::Tensor host = src.resolve_conj().resolve_neg();
+  if (host.scalar_type() != self.scalar_type()) host = host.to(self.scalar_type());
+  if (host.sizes() != self.sizes()) host = host.expand(self.sizes());
+  const std::optional<stablehlo::Dims> order = whole_order(self);
+  if (order) host = host.permute(*order);
+  host = host.contiguous();
+  if (Trace* trace = Trace::current()) {
+    if (host.numel() > kMaxTracedConstant) {
+      throw TraceAborted("a large host tensor is used while an operator is being traced");
+    }
+    const stablehlo::Value value = stablehlo::constant_bytes(
+        trace->builder(), host.const_data_ptr(),
+        {to_element_type(host.scalar_type()), host.sizes().vec()});
+    DeviceStorage& storage = device_storage(self);
+    storage.set_traced(order ? value : write_tensor(self, value, [&] {
+      return storage.contents().filled() ? trace->base(storage)
+                                         : unfilled_base(trace->builder(), self);
+    }));
+    return;
+  }
+  // Nobody else can change a temporary; pinned memory is the caller's to leave alone until the
+  // copy is done, when asked for non-blocking.
+  const bool temporary = host.unsafeGetTensorImpl() != src.unsafeGetTensorImpl() &&
+                         host.storage().unsafeGetStorageImpl() != src.storage().unsafeGetStorageImpl();
+  const bool keep = temporary || (non_blocking && is_pinned(host.const_data_ptr()));
+  runtime::DeviceBufferPtr buffer = upload(host, device, keep);
+  runtime::record_work(device, current_stream(device), buffer);
+  if (order) {
+    device_storage(self).set(std::move(buffer));
+    return;
+  }
+  const auto strides = row_major_strides(self.sizes());
+  const at::Tensor there = make_tensor(std::move(buffer), self.scalar_type(), self.sizes(), strides,
+                                       0, host.nbytes(), device);
+  copy_on_device(self, there);
+}
+
+// The tensor as a dense CPU tensor; `into` is used when it can be filled directly.
+at::Tensor download(const at::Tensor& self, const at::Tensor* into) {
+  require_real_values("a copy to the host");
+  at::Tensor src = self;
+  if (src.is_conj() || src.is_neg()) src = src.resolve_conj().resolve_neg();
+  if (!lowering::dense_order(src.sizes(), src.strides()) || !whole_order(src)) {
+    src = src.clone(c10::MemoryFormat::Contiguous);
+  }
+  const Contents contents = device_storage(src).contents();
+  if (contents.buffer && contents.layout->type.dtype != to_element_type(src.scalar_type())) {
+    src = src.clone(c10::MemoryFormat::Contiguous);
+    return download(src, into);
+  }
+  at::Tensor host;
+  if (into && into->scalar_type() == src.scalar_type() && into->sizes() == src.sizes() &&
+      into->strides() == src.strides()) {
+    host = *into;
+  } else {
+    host = at::detail::empty_strided_cpu(src.sizes(), src.strides(), src.scalar_type());
+  }
+  if (contents.buffer) {
+    runtime::Runtime::get().to_host(*contents.buffer, host.mutable_data_ptr());
+  } else if (host.nbytes() > 0) {
+    std::memset(host.mutable_data_ptr(), 0, host.nbytes());  // an unfilled tensor
+  }
+  return host;
+}
+
+}  // namespace
+
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
+  return with_torch_errors("aten::copy_", [&]() -> at::Tensor& {
+    if (self.is_same(src)) return self;
+    TORCH_CHECK(!self.is_sparse() && !src.is_sparse(),
+                "copy_: the tpu device has no sparse tensors");
+    if (is_tpu(self) && is_tpu(src)) {
+      if (self.numel() == 0 && src.numel() <= 1) return self;
+      if (self.device() == src.device() && self.sizes() == src.sizes()) {
+        device_to_device(self, src);
+      } else {
+        device_to_device(self, src.expand_as(self));
+      }
+    } else if (is_tpu(self)) {
+      TORCH_CHECK(src.device().is_cpu(), "copy_: cannot copy from ", src.device(), " to tpu");
+      if (src.sizes() != self.sizes()) src.expand_as(self);  // for its error message
+      if (self.numel() == 0) return self;
+      at::Tensor target = self;
+      host_to_device(target, src, non_blocking);
+    } else {
+      TORCH_CHECK(self.device().is_cpu(), "copy_: cannot copy from tpu to ", self.device());
+      if (self.sizes() != src.sizes()) src.expand_as(self);
+      if (self.numel() == 0) return self;
+      const at::Tensor host = download(src, &self);
+      if (!host.is_same(self)) self.copy_(host);
+    }
+    return self;
+  });
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
+  at::Tensor target = dst;
+  copy_(target, self, non_blocking);
+  return dst;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
+  if (dst.sizes() != self.sizes()) dst.resize_(self.sizes());
+  return copy_from(self, dst, false);
+}
+
+at::Scalar local_scalar(const at::Tensor& self) {
+  return with_torch_errors("aten::_local_scalar_dense", [&] {
+    return at::_local_scalar_dense(download(self, nullptr));
+  });
+}
+
+at::Tensor to_cpu(const at::Tensor& self) { return download(self, nullptr); }
+
+}  // namespace torch_tpu::eager

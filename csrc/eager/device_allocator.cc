@@ -1,0 +1,89 @@
+// The allocator PyTorch knows the device by. It hands out unfilled storages: memory is taken when
+// a program's result is bound to one, so the statistics are those of live device arrays.
+#include <c10/core/CachingDeviceAllocator.h>
+#include <unistd.h>
+
+#include "eager/device_context.h"
+#include "eager/device_storage.h"
+#include "runtime/runtime.h"
+
+namespace torch_tpu::eager {
+
+namespace {
+
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+
+void set_stat(StatArray& array, int64_t current, int64_t peak, int64_t allocated, int64_t freed) {
+  for (Stat& s : array) {
+    s.current = current;
+    s.peak = peak;
+    s.allocated = allocated;
+    s.freed = freed;
+  }
+}
+
+class TpuAllocator final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t nbytes) override { return make_data_ptr(nbytes, current_device()); }
+  void copy_data(void*, const void*, size_t) const override {
+    TORCH_CHECK(false, "tpu: storages cannot be copied as raw bytes; copy tensors instead");
+  }
+
+  bool initialized() override { return runtime::Runtime::device_count() > 0; }
+  // Nothing is cached: memory goes back to the plugin with its last tensor.
+  void emptyCache(c10::MempoolId_t) override {}
+  // PJRT keeps memory until the programs that read it are done.
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    const runtime::MemoryCounters& m = runtime::memory_counters(device);
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    const int64_t total = m.total_count.load(), live = m.count.load();
+    set_stat(stats.allocation, live, m.peak_count.load(), total, total - live);
+    set_stat(stats.active, live, m.peak_count.load(), total, total - live);
+    for (StatArray* bytes : {&stats.allocated_bytes, &stats.active_bytes, &stats.requested_bytes,
+                             &stats.reserved_bytes}) {
+      set_stat(*bytes, m.bytes.load(), m.peak_bytes.load(), m.total_allocated_bytes.load(),
+               m.total_freed_bytes.load());
+    }
+    stats.num_ooms = m.out_of_memory.load();
+    return stats;
+  }
+  void resetAccumulatedStats(c10::DeviceIndex device) override {
+    runtime::MemoryCounters& m = runtime::memory_counters(device);
+    m.total_allocated_bytes = 0;
+    m.total_freed_bytes = 0;
+    m.total_count = m.count.load();
+    m.out_of_memory = 0;
+  }
+  void resetPeakStats(c10::DeviceIndex device) override {
+    runtime::MemoryCounters& m = runtime::memory_counters(device);
+    m.peak_bytes = m.bytes.load();
+    m.peak_count = m.count.load();
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    const int64_t used = runtime::memory_counters(device).bytes.load();
+    int64_t total = runtime::memory_limit();
+    if (total == 0) {
+      const auto stats = runtime::Runtime::get().device(device).memory_stats();
+      if (stats && stats->bytes_limit) total = *stats->bytes_limit;
+    }
+    // A CPU plugin has the machine's memory.
+    if (total == 0) total = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+    return {static_cast<size_t>(std::max<int64_t>(total - used, 0)), static_cast<size_t>(total)};
+  }
+};
+
+TpuAllocator& allocator() {
+  static TpuAllocator a;
+  return a;
+}
+
+REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &allocator());
+
+}  // namespace
+
+c10::Allocator* device_allocator() { return &allocator(); }
+
+}  // namespace torch_tpu::eager

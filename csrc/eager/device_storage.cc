@@ -1,0 +1,80 @@
+#include "eager/device_storage.h"
+
+#include <atomic>
+
+#include "eager/device_context.h"
+#include "eager/scalar_types.h"
+
+namespace torch_tpu::eager {
+
+namespace {
+
+void delete_device_storage(void* context) {
+  const std::unique_ptr<DeviceStorage> owned(static_cast<DeviceStorage*>(context));
+}
+
+// Addresses are never reused or dereferenced: they only tell storages apart and order views
+// inside one, as data_ptr() is used by libraries.
+void* next_address(size_t nbytes) {
+  static std::atomic<uintptr_t> next{uintptr_t{1} << 46};
+  const size_t room = (nbytes + 511) / 256 * 256;
+  return reinterpret_cast<void*>(next.fetch_add(room, std::memory_order_relaxed));
+}
+
+}  // namespace
+
+c10::DataPtr make_data_ptr(size_t nbytes, int device) {
+  return c10::DataPtr(next_address(nbytes), std::make_unique<DeviceStorage>(device).release(),
+                      &delete_device_storage,
+                      c10::Device(kTpu, static_cast<c10::DeviceIndex>(device)));
+}
+
+DeviceStorage& device_storage(const c10::StorageImpl& storage) {
+  auto* found = storage.data_ptr().cast_context<DeviceStorage>(&delete_device_storage);
+  TORCH_CHECK(found != nullptr, "tpu: this storage does not belong to the tpu device");
+  return *found;
+}
+
+DeviceStorage& device_storage(const at::Tensor& tensor) {
+  return device_storage(*tensor.storage().unsafeGetStorageImpl());
+}
+
+at::Tensor make_tensor(runtime::DeviceBufferPtr buffer, c10::ScalarType dtype,
+                       c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset,
+                       size_t nbytes, int device) {
+  c10::DataPtr data = make_data_ptr(nbytes, device);
+  if (buffer) static_cast<DeviceStorage*>(data.get_context())->set(std::move(buffer));
+  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), nbytes, std::move(data), device_allocator(),
+      /*resizable=*/true));
+  auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage),
+                                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+                                                   c10::scalarTypeToTypeMeta(dtype));
+  if (sizes.size() != 1 || sizes[0] != 0) impl->set_sizes_and_strides(sizes, strides, offset);
+  return at::Tensor(std::move(impl));
+}
+
+lowering::ViewSpec view_of(const at::Tensor& tensor) {
+  return {to_element_type(tensor.scalar_type()), tensor.sizes().vec(), tensor.strides().vec(),
+          tensor.storage_offset()};
+}
+
+std::optional<stablehlo::Dims> whole_order(const at::Tensor& tensor) {
+  if (tensor.storage_offset() != 0 ||
+      static_cast<size_t>(tensor.numel()) * tensor.itemsize() != tensor.storage().nbytes()) {
+    return std::nullopt;
+  }
+  return lowering::dense_order(tensor.sizes(), tensor.strides());
+}
+
+c10::SmallVector<int64_t, 6> row_major_strides(c10::IntArrayRef sizes) {
+  c10::SmallVector<int64_t, 6> strides(sizes.size());
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0;) {
+    strides[i] = stride;
+    stride *= std::max<int64_t>(sizes[i], 1);
+  }
+  return strides;
+}
+
+}  // namespace torch_tpu::eager

@@ -1,0 +1,87 @@
+// What a tpu tensor's storage really is: a slot for one device value in the natural shape it was
+// created with. PyTorch sees an opaque, unique address that must not be dereferenced.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <mutex>
+
+#include "lowering/view.h"
+#include "runtime/device_buffer.h"
+
+namespace torch_tpu::eager {
+
+// What a storage holds at a moment.
+// - unfilled: neither buffer nor traced. Its bytes are undefined (torch.empty).
+// - filled: a buffer, whose row-major order is the order of the storage's elements.
+// - traced: a value of a program under construction (see trace.h).
+struct Contents {
+  runtime::DeviceBufferPtr buffer;
+  stablehlo::Value traced;
+  const runtime::Layout* layout = nullptr;
+
+  bool filled() const { return layout != nullptr; }
+};
+
+class DeviceStorage {
+ public:
+  explicit DeviceStorage(int device) : device_(device) {}
+
+  Contents contents() const {
+    const std::lock_guard lock(mutex_);
+    return contents_;
+  }
+  runtime::DeviceBufferPtr buffer() const {
+    const std::lock_guard lock(mutex_);
+    return contents_.buffer;
+  }
+  // Rebinds the storage: every tensor over it sees the new value.
+  void set(runtime::DeviceBufferPtr buffer) {
+    const std::lock_guard lock(mutex_);
+    contents_.layout = buffer->layout();
+    contents_.buffer = std::move(buffer);
+    contents_.traced = {};
+  }
+  void set_traced(stablehlo::Value value) {
+    const std::lock_guard lock(mutex_);
+    contents_.layout = runtime::intern_layout(value.type());
+    contents_.traced = value;
+    contents_.buffer.reset();
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    contents_ = {};
+  }
+  int device() const { return device_; }
+
+ private:
+  mutable std::mutex mutex_;
+  Contents contents_;
+  const int device_;
+};
+
+// A DataPtr over a new, unfilled DeviceStorage.
+c10::DataPtr make_data_ptr(size_t nbytes, int device);
+// The DeviceStorage under a storage or tensor; throws if it is not a tpu one.
+DeviceStorage& device_storage(const c10::StorageImpl& storage);
+DeviceStorage& device_storage(const at::Tensor& tensor);
+
+// Whether the tensor is an ordinary tpu tensor with a storage.
+inline bool is_tpu(const at::Tensor& t) {
+  return t.defined() && t.device().type() == c10::DeviceType::PrivateUse1;
+}
+
+// A new tensor over a new storage. `buffer` may be null (unfilled).
+at::Tensor make_tensor(runtime::DeviceBufferPtr buffer, c10::ScalarType dtype, c10::IntArrayRef sizes,
+                       c10::IntArrayRef strides, int64_t offset, size_t nbytes, int device);
+
+// The tensor's recipe over its storage.
+lowering::ViewSpec view_of(const at::Tensor& tensor);
+// The shape a storage gets when the tensor is written as a whole: its sizes from the largest
+// stride to the smallest. nullopt unless the tensor covers its whole storage densely.
+std::optional<stablehlo::Dims> whole_order(const at::Tensor& tensor);
+
+// Contiguous row-major strides.
+c10::SmallVector<int64_t, 6> row_major_strides(c10::IntArrayRef sizes);
+
+}  // namespace torch_tpu::eager

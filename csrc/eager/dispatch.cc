@@ -1,0 +1,113 @@
+#include "eager/dispatch.h"
+
+#include "eager/compile_call.h"
+#include "eager/program.h"
+#include "eager/trace.h"
+#include "pjrt/error.h"
+#include "runtime/compile_service.h"
+#include "runtime/statistics.h"
+
+namespace torch_tpu::eager {
+
+namespace {
+
+// PJRT_Error_Code_RESOURCE_EXHAUSTED
+constexpr int kResourceExhausted = 8;
+
+std::span<const c10::IValue> arguments_of(const OperatorInfo& info,
+                                          const torch::jit::Stack& stack) {
+  return {stack.data() + (stack.size() - info.arguments.size()), info.arguments.size()};
+}
+
+void run(const Program& program, const OperatorInfo& info, const c10::OperatorHandle& op,
+         CallState& state, torch::jit::Stack& stack);
+
+// Looks the gathered call up, or compiles it.
+void find_and_run(const OperatorInfo& info, const c10::OperatorHandle& op, bool all_known,
+                  torch::jit::Stack& stack) {
+  const ScopedCallState state;
+  gather(info, arguments_of(info, stack), all_known, *state);
+  ProgramPtr program = find_program(state->key);
+  if (program) {
+    runtime::statistics().cache_hits.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    try {
+      program = compile_call(info, op, arguments_of(info, stack), all_known, *state);
+    } catch (const OutputsResized&) {
+      gather(info, arguments_of(info, stack), all_known, *state);
+      program = compile_call(info, op, arguments_of(info, stack), all_known, *state);
+    }
+    store_program(state->key, program);
+  }
+  run(*program, info, op, *state, stack);
+}
+
+void run(const Program& program, const OperatorInfo& info, const c10::OperatorHandle& op,
+         CallState& state, torch::jit::Stack& stack) {
+  switch (program.kind) {
+    case Program::Kind::kCompiled:
+      run_program(program, state, info.arguments.size(), stack);
+      return;
+    case Program::Kind::kKnownNumbers: find_and_run(info, op, true, stack); return;
+    case Program::Kind::kComposite:
+      TORCH_CHECK(decompose(op, stack), info.qualified(), ": the decomposition is gone");
+      return;
+    case Program::Kind::kCpu: run_on_cpu(info, op, stack, "no lowering rule covers it"); return;
+  }
+}
+
+}  // namespace
+
+void rethrow_as_torch_error(const char* what) {
+  try {
+    throw;
+  } catch (const pjrt::Error& e) {
+    if (e.code() == kResourceExhausted) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, what, ": out of device memory: ", e.what());
+    }
+    TORCH_CHECK(false, what, ": ", e.what());
+  } catch (const lowering::InvalidArgument& e) {
+    switch (e.kind) {
+      case lowering::InvalidArgument::Kind::kIndex: TORCH_CHECK_INDEX(false, e.what()); break;
+      case lowering::InvalidArgument::Kind::kValue: TORCH_CHECK_VALUE(false, e.what()); break;
+      case lowering::InvalidArgument::Kind::kNotImplemented:
+        TORCH_CHECK_NOT_IMPLEMENTED(false, e.what());
+        break;
+      case lowering::InvalidArgument::Kind::kRuntime: break;
+    }
+    TORCH_CHECK(false, e.what());
+  } catch (const runtime::CompileError& e) {
+    TORCH_CHECK(false, e.what());
+  } catch (const stablehlo::BuildError& e) {
+    TORCH_CHECK(false, what, ": ", e.what());
+  } catch (const lowering::Unsupported& e) {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, e.what());
+  }
+}
+
+void dispatch(const OperatorInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  try {
+    if (Trace* trace = Trace::current()) {
+      trace_call(*trace, info, op, stack);
+      return;
+    }
+    runtime::statistics().ops.fetch_add(1, std::memory_order_relaxed);
+    find_and_run(info, op, false, stack);
+  } catch (const TraceAborted&) {
+    throw;
+  } catch (...) {
+    rethrow_as_torch_error(info.name.c_str());
+  }
+}
+
+void OperatorFunctor::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                                 torch::jit::Stack* stack) {
+  dispatch(info_, op, *stack);
+}
+
+void dispatch_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                       torch::jit::Stack* stack) {
+  dispatch(operator_info(op), op, *stack);
+}
+
+}  // namespace torch_tpu::eager

@@ -1,0 +1,349 @@
+#include "eager/lower_operator.h"
+
+#include <ATen/EmptyTensor.h>
+#include <ATen/MemoryOverlap.h>
+#include <ATen/native/Resize.h>
+
+#include <algorithm>
+
+#include "eager/call_state.h"
+#include "eager/scalar_types.h"
+
+namespace torch_tpu::eager {
+
+namespace sh = stablehlo;
+using lowering::Unsupported;
+
+namespace {
+
+at::Tensor to_meta(const at::Tensor& t) {
+  // A number in tensor's clothes stays what it is: meta kernels take 0-d CPU tensors too.
+  if (!t.defined() || t.device().is_meta() || is_cpu_scalar(t)) return t;
+  return at::detail::empty_strided_meta(t.sizes(), t.strides(), t.scalar_type());
+}
+
+c10::IValue to_meta(const c10::IValue& value) {
+  if (value.isTensor()) return to_meta(value.toTensor());
+  if (value.isTensorList()) {
+    std::vector<at::Tensor> out;
+    for (const at::Tensor& t : value.toTensorVector()) out.push_back(to_meta(t));
+    return out;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> out;
+    for (const std::optional<at::Tensor>& t : value.toOptionalTensorVector()) {
+      out.push_back(t && t->defined() ? std::optional<at::Tensor>(to_meta(*t)) : std::nullopt);
+    }
+    return out;
+  }
+  if (value.isDevice()) return c10::Device(c10::kMeta);
+  if (value.isGenerator()) return c10::IValue();  // meta kernels draw nothing
+  return value;
+}
+
+// The tensors among a written argument.
+std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
+  if (value.isTensor()) return {value.toTensor()};
+  if (value.isTensorList()) return value.toTensorVector();
+  return {};
+}
+
+class OperatorLowering {
+ public:
+  OperatorLowering(const OperatorInfo& info, std::span<const c10::IValue> arguments,
+                   LoweringInputs& inputs)
+      : info_(info),
+        arguments_(arguments),
+        inputs_(inputs),
+        call_(inputs.builder(), info.name, info.overload) {}
+
+  LoweredCall lower(const std::optional<torch::jit::Stack>& meta) {
+    for (size_t i = 0; i < info_.arguments.size(); ++i) argument(i);
+    plan_results(meta);
+    call_.set_rng([this](int64_t count) { return inputs_.random(count); });
+    sh::Values values = info_.rule->rule(call_);
+    const size_t expected = expected_fresh(values.size()) + written_.size();
+    if (values.size() != expected) {
+      throw Unsupported(info_.qualified() + ": the rule returned " +
+                        std::to_string(values.size()) + " values where " +
+                        std::to_string(expected) + " were expected");
+    }
+    take_results(values, meta);
+    return std::move(result_);
+  }
+
+ private:
+  void argument(size_t i) {
+    const ArgumentInfo& info = info_.arguments[i];
+    const c10::IValue& value = arguments_[i];
+    if (info.written) {
+      for (const at::Tensor& t : tensors_of(value)) {
+        if (t.defined() && is_tpu(t)) written_.push_back(t);
+        // A written argument that is absent has no place among the results.
+      }
+    }
+    if (info.is_out || info.kind == ArgumentKind::kIgnored || value.isNone()) return;
+    switch (info.kind) {
+      case ArgumentKind::kTensor: call_.set(info.name, tensor(value.toTensor())); break;
+      case ArgumentKind::kTensorList: {
+        std::vector<lowering::TensorArgument> list;
+        for (const c10::IValue& entry : value.toListRef()) {
+          list.push_back(entry.isNone() ? lowering::TensorArgument{} : tensor(entry.toTensor()));
+        }
+        call_.set(info.name, std::move(list));
+        break;
+      }
+      case ArgumentKind::kNumber:
+        call_.set(info.name, inputs_.number(value, info.known_number, false));
+        break;
+      case ArgumentKind::kNumberList: {
+        std::vector<lowering::Number> list;
+        if (value.isDoubleList()) {
+          for (const double d : value.toDoubleList()) {
+            list.push_back(inputs_.number(c10::IValue(d), info.known_number, true));
+          }
+        } else {
+          for (const c10::IValue& entry : value.toListRef()) {
+            list.push_back(inputs_.number(entry, info.known_number, true));
+          }
+        }
+        call_.set(info.name, std::move(list));
+        break;
+      }
+      case ArgumentKind::kInt: call_.set(info.name, value.toInt()); break;
+      case ArgumentKind::kIntList:
+        if (value.isInt()) {
+          call_.set(info.name, sh::Dims{value.toInt()});
+        } else {
+          call_.set(info.name, value.toIntVector());
+        }
+        break;
+      case ArgumentKind::kBool: call_.set(info.name, value.toBool()); break;
+      case ArgumentKind::kBoolList: {
+        std::vector<bool> list;
+        for (const bool b : value.toBoolList()) list.push_back(b);
+        call_.set(info.name, std::move(list));
+        break;
+      }
+      case ArgumentKind::kString: call_.set(info.name, value.toStringRef()); break;
+      case ArgumentKind::kDtype:
+        call_.set(info.name, to_element_type(static_cast<c10::ScalarType>(value.toInt())));
+        break;
+      case ArgumentKind::kGenerator:
+      case ArgumentKind::kIgnored: break;
+    }
+  }
+
+  lowering::TensorArgument tensor(const at::Tensor& t) {
+    if (!t.defined()) return {};
+    const bool wrapped = t.unsafeGetTensorImpl()->is_wrapped_number();
+    if (!is_tpu(t)) return {inputs_.cpu_scalar(t), wrapped};
+    DeviceStorage& storage = device_storage(t);
+    sh::Value value;
+    if (t.numel() == 0 || !storage.contents().filled()) {
+      // Nothing to read: an unfilled tensor's values are arbitrary.
+      value = sh::splat(inputs_.builder(), {to_element_type(t.scalar_type()), t.sizes().vec()}, 0);
+    } else {
+      value = lowering::read_view(inputs_.base(storage), view_of(t));
+    }
+    return {value, wrapped};
+  }
+
+  // The types of the results, in a rule's order.
+  void plan_results(const std::optional<torch::jit::Stack>& meta) {
+    if (!meta) return;
+    std::vector<sh::TensorType> types;
+    for (size_t i = 0; i < info_.returns.size(); ++i) {
+      if (info_.returns[i].alias >= 0) continue;
+      for (const at::Tensor& t : tensors_of((*meta)[i])) {
+        types.push_back(t.defined()
+                            ? sh::TensorType{to_element_type(t.scalar_type()), t.sizes().vec()}
+                            : sh::TensorType{});
+      }
+    }
+    for (const at::Tensor& t : written_) {
+      types.push_back({to_element_type(t.scalar_type()), t.sizes().vec()});
+    }
+    call_.set_outputs(std::move(types));
+    have_meta_ = true;
+  }
+
+  size_t expected_fresh(size_t given) {
+    size_t fresh = 0;
+    for (const ReturnInfo& r : info_.returns) {
+      if (r.alias >= 0) continue;
+      if (r.kind == ReturnInfo::Kind::kTensor) ++fresh;
+      if (r.kind == ReturnInfo::Kind::kTensorList) {
+        // A list's length is the meta kernel's, else all that is left.
+        return have_meta_ ? call_.num_outputs() - written_.size() : given - written_.size();
+      }
+    }
+    return fresh;
+  }
+
+  static sh::Value fit(sh::Value v, c10::ScalarType dtype, const sh::Dims& sizes) {
+    return sh::broadcast_to(sh::convert(v, to_element_type(dtype)), sizes);
+  }
+
+  size_t add_fresh(sh::Value value, const at::Tensor* meta) {
+    LoweredCall::Fresh fresh;
+    if (value) {
+      fresh.dtype = meta ? meta->scalar_type() : to_scalar_type(value.dtype());
+      fresh.sizes = meta ? meta->sizes().vec() : value.dims();
+      sh::Value v = fit(value, fresh.dtype, fresh.sizes);
+      std::optional<sh::Dims> order;
+      if (meta) order = lowering::dense_order(meta->sizes(), meta->strides());
+      if (order) {
+        fresh.strides = meta->strides().vec();
+        v = in_order(v, *order);
+      } else {
+        const auto strides = row_major_strides(fresh.sizes);
+        fresh.strides.assign(strides.begin(), strides.end());
+      }
+      fresh.value = v;
+    }
+    result_.fresh.push_back(std::move(fresh));
+    return result_.fresh.size() - 1;
+  }
+
+  static sh::Value in_order(sh::Value v, const sh::Dims& order) {
+    for (size_t i = 0; i < order.size(); ++i) {
+      if (order[i] != static_cast<int64_t>(i)) return sh::transpose(v, order);
+    }
+    return v;
+  }
+
+  void take_results(const sh::Values& values, const std::optional<torch::jit::Stack>& meta) {
+    size_t next = 0;
+    for (size_t i = 0; i < info_.returns.size(); ++i) {
+      const ReturnInfo& r = info_.returns[i];
+      const c10::IValue* m = meta ? &(*meta)[i] : nullptr;
+      LoweredCall::Return ret{LoweredCall::Return::Kind::kTensor, 0, 1, {}};
+      if (r.alias >= 0) {
+        ret.kind = LoweredCall::Return::Kind::kArgument;
+        ret.index = static_cast<size_t>(r.alias);
+      } else if (r.kind == ReturnInfo::Kind::kTensor) {
+        const at::Tensor meta_tensor = m && m->isTensor() ? m->toTensor() : at::Tensor();
+        sh::Value v = values[next++];
+        if (m && !meta_tensor.defined()) v = {};
+        ret.index = add_fresh(v, meta_tensor.defined() ? &meta_tensor : nullptr);
+      } else if (r.kind == ReturnInfo::Kind::kTensorList) {
+        ret.kind = LoweredCall::Return::Kind::kTensorList;
+        const std::vector<at::Tensor> metas = m ? tensors_of(*m) : std::vector<at::Tensor>();
+        ret.count = m ? metas.size() : values.size() - written_.size();
+        ret.index = result_.fresh.size();
+        for (size_t k = 0; k < ret.count; ++k) add_fresh(values[next++], m ? &metas[k] : nullptr);
+      } else {
+        ret.kind = LoweredCall::Return::Kind::kConstant;
+        ret.constant = m ? *m : c10::IValue(int64_t{0});
+      }
+      result_.returns.push_back(std::move(ret));
+    }
+    for (const at::Tensor& t : written_) {
+      const sh::Value v = values[next++];
+      if (v && t.numel() > 0) write(t, fit(v, t.scalar_type(), t.sizes().vec()));
+    }
+  }
+
+  void write(const at::Tensor& t, sh::Value value) {
+    DeviceStorage& storage = device_storage(t);
+    auto it = std::find_if(result_.writes.begin(), result_.writes.end(),
+                           [&](const auto& w) { return w.first == &storage; });
+    const sh::Value base = write_tensor(t, value, [&] {
+      if (it != result_.writes.end()) return it->second;
+      if (storage.contents().filled()) return inputs_.base(storage);
+      return unfilled_base(inputs_.builder(), t);
+    });
+    if (it != result_.writes.end()) {
+      it->second = base;
+    } else {
+      result_.writes.emplace_back(&storage, base);
+    }
+  }
+
+  const OperatorInfo& info_;
+  std::span<const c10::IValue> arguments_;
+  LoweringInputs& inputs_;
+  lowering::Call call_;
+  std::vector<at::Tensor> written_;
+  bool have_meta_ = false;
+  LoweredCall result_;
+};
+
+// Writing where several elements share a place, or where input and output overlap in part, is
+// refused as on the CPU.
+void check_overlaps(const OperatorInfo& info, std::span<const c10::IValue> arguments) {
+  std::vector<at::Tensor> read, written;
+  for (size_t i = 0; i < info.arguments.size(); ++i) {
+    if (info.arguments[i].kind != ArgumentKind::kTensor || !arguments[i].isTensor()) continue;
+    const at::Tensor& t = arguments[i].toTensor();
+    if (!is_tpu(t)) continue;
+    (info.arguments[i].written ? written : read).push_back(t);
+  }
+  for (const at::Tensor& w : written) {
+    at::assert_no_internal_overlap(w);
+    for (const at::Tensor& r : read) {
+      if (!r.is_same(w)) at::assert_no_partial_overlap(w, r);
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<torch::jit::Stack> run_meta(const c10::OperatorHandle& op,
+                                          std::span<const c10::IValue> arguments) {
+  torch::jit::Stack stack;
+  stack.reserve(arguments.size());
+  for (const c10::IValue& a : arguments) stack.push_back(to_meta(a));
+  try {
+    op.callBoxed(stack);
+  } catch (const c10::NotImplementedError&) {
+    return std::nullopt;
+  }
+  return stack;
+}
+
+LoweredCall lower_operator(const OperatorInfo& info, const c10::OperatorHandle& op,
+                           std::span<const c10::IValue> arguments, LoweringInputs& inputs) {
+  check_overlaps(info, arguments);
+  const std::optional<torch::jit::Stack> meta = run_meta(op, arguments);
+  if (meta) {
+    bool resized = false;
+    for (size_t i = 0; i < info.returns.size(); ++i) {
+      const int alias = info.returns[i].alias;
+      if (alias < 0 || !info.arguments[static_cast<size_t>(alias)].is_out ||
+          !(*meta)[i].isTensor()) {
+        continue;
+      }
+      const at::Tensor& out = arguments[static_cast<size_t>(alias)].toTensor();
+      const at::Tensor& wanted = (*meta)[i].toTensor();
+      if (out.sizes() == wanted.sizes()) continue;
+      at::native::resize_output(out, wanted.sizes());
+      if (out.strides() != wanted.strides()) {
+        out.as_strided_(wanted.sizes(), wanted.strides());
+      }
+      resized = true;
+    }
+    if (resized) throw OutputsResized{};
+  }
+  if (!info.rule) throw Unsupported(info.qualified() + ": no rule");
+  return OperatorLowering(info, arguments, inputs).lower(meta);
+}
+
+sh::Value unfilled_base(sh::Builder& builder, const at::Tensor& tensor) {
+  const auto n = static_cast<int64_t>(tensor.storage().nbytes() / tensor.itemsize());
+  return sh::splat(builder, {to_element_type(tensor.scalar_type()), {n}}, 0);
+}
+
+sh::Value write_tensor(const at::Tensor& tensor, sh::Value value,
+                       const std::function<sh::Value()>& base) {
+  if (const std::optional<sh::Dims> order = whole_order(tensor)) {
+    for (size_t i = 0; i < order->size(); ++i) {
+      if ((*order)[i] != static_cast<int64_t>(i)) return sh::transpose(value, *order);
+    }
+    return value;
+  }
+  return lowering::write_view(base(), view_of(tensor), value);
+}
+
+}  // namespace torch_tpu::eager

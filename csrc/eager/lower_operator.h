@@ -1,0 +1,68 @@
+// From an operator call on tensors to values of a program: PyTorch's meta kernels say what the
+// results are, the rule says how they are computed, and writes go through the tensors' views.
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <functional>
+#include <span>
+
+#include "eager/device_storage.h"
+#include "eager/operator_info.h"
+
+namespace torch_tpu::eager {
+
+// Where a lowering gets its inputs from.
+class LoweringInputs {
+ public:
+  virtual ~LoweringInputs() = default;
+  virtual stablehlo::Builder& builder() = 0;
+  // What a filled storage holds before the call.
+  virtual stablehlo::Value base(DeviceStorage& storage) = 0;
+  // A number argument; `known`: the rule wants to know it while lowering. Called in the order of
+  // the arguments.
+  virtual lowering::Number number(const c10::IValue& value, bool known, bool in_list) = 0;
+  // A 0-d CPU tensor as a 0-d value of its own dtype.
+  virtual stablehlo::Value cpu_scalar(const at::Tensor& tensor) = 0;
+  // (seed, offset) for `count` more 32-bit numbers.
+  virtual stablehlo::Value random(int64_t count) = 0;
+};
+
+struct LoweredCall {
+  struct Fresh {
+    stablehlo::Value value;  // in the order of the memory; empty: an undefined tensor
+    c10::ScalarType dtype = c10::ScalarType::Undefined;
+    std::vector<int64_t> sizes, strides;
+  };
+  struct Return {
+    enum class Kind : uint8_t { kArgument, kTensor, kTensorList, kConstant } kind;
+    size_t index = 0;
+    size_t count = 1;
+    c10::IValue constant = {};
+  };
+  std::vector<Fresh> fresh;
+  std::vector<Return> returns;
+  // The storages that change, with their new base.
+  std::vector<std::pair<DeviceStorage*, stablehlo::Value>> writes;
+};
+
+// Thrown after out= tensors were resized: gather the call again.
+struct OutputsResized {};
+
+// What the results are. Runs PyTorch's meta kernel, so wrong arguments throw PyTorch's own errors.
+// nullopt when the operator has no meta kernel.
+std::optional<torch::jit::Stack> run_meta(const c10::OperatorHandle& op,
+                                          std::span<const c10::IValue> arguments);
+
+// Throws lowering::Unsupported when there is no rule or it does not cover the call.
+LoweredCall lower_operator(const OperatorInfo& info, const c10::OperatorHandle& op,
+                           std::span<const c10::IValue> arguments, LoweringInputs& inputs);
+
+// `value` (logical shape) as the new base of `tensor`'s storage: the whole of it, or the old base
+// with the view's part replaced. `base` is asked only when the old base matters.
+stablehlo::Value write_tensor(const at::Tensor& tensor, stablehlo::Value value,
+                              const std::function<stablehlo::Value()>& base);
+// The base of an unfilled storage that is about to be written in part.
+stablehlo::Value unfilled_base(stablehlo::Builder& builder, const at::Tensor& tensor);
+
+}  // namespace torch_tpu::eager

@@ -1,0 +1,226 @@
+#include "eager/program.h"
+
+#include <atomic>
+#include <mutex>
+#include <sstream>
+#include <unordered_map>
+
+#include "eager/device_context.h"
+#include "eager/generator.h"
+#include "pjrt/error.h"
+#include "runtime/runtime.h"
+#include "runtime/statistics.h"
+
+namespace torch_tpu::eager {
+
+namespace {
+
+using Key = std::vector<uint64_t>;
+using KeyView = std::span<const uint64_t>;
+
+struct KeyHash {
+  using is_transparent = void;
+  size_t operator()(KeyView key) const {
+    uint64_t h = 0x9e3779b97f4a7c15ull ^ key.size();
+    for (const uint64_t word : key) {
+      h = (h ^ word) * 0xff51afd7ed558ccdull;
+      h ^= h >> 32;
+    }
+    return h;
+  }
+  size_t operator()(const Key& key) const { return (*this)(KeyView(key)); }
+};
+
+struct KeyEqual {
+  using is_transparent = void;
+  bool operator()(KeyView a, KeyView b) const {
+    return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin());
+  }
+};
+
+using Table = std::unordered_map<Key, ProgramPtr, KeyHash, KeyEqual>;
+
+struct GlobalTable {
+  std::mutex mutex;
+  Table programs;
+  std::atomic<uint64_t> epoch{0};
+};
+
+GlobalTable& global() {
+  // Never destroyed: executables must not outlive the plugin's own static objects.
+  static GlobalTable& table = *std::make_unique<GlobalTable>().release();
+  return table;
+}
+
+struct LocalTable {
+  Table programs;
+  uint64_t epoch = 0;
+};
+
+LocalTable& local() {
+  thread_local LocalTable table;
+  return table;
+}
+
+struct NumberHash {
+  size_t operator()(const NumberOperand& n) const {
+    uint64_t h = n.bits[0] * 0xff51afd7ed558ccdull ^ n.bits[1] ^ static_cast<uint64_t>(n.type);
+    return h ^ h >> 29;
+  }
+};
+
+// How many numbers a thread keeps on the device.
+constexpr size_t kMaxNumbers = 4096;
+
+}  // namespace
+
+ProgramPtr find_program(KeyView key) {
+  LocalTable& mine = local();
+  const uint64_t epoch = global().epoch.load(std::memory_order_acquire);
+  if (mine.epoch != epoch) {
+    mine.programs.clear();
+    mine.epoch = epoch;
+  }
+  if (const auto it = mine.programs.find(key); it != mine.programs.end()) return it->second;
+  GlobalTable& table = global();
+  const std::lock_guard lock(table.mutex);
+  const auto it = table.programs.find(key);
+  if (it == table.programs.end()) return nullptr;
+  mine.programs.emplace(it->first, it->second);
+  return it->second;
+}
+
+void store_program(KeyView key, ProgramPtr program) {
+  GlobalTable& table = global();
+  const std::lock_guard lock(table.mutex);
+  table.programs.insert_or_assign(Key(key.begin(), key.end()), std::move(program));
+}
+
+void clear_programs() {
+  GlobalTable& table = global();
+  const std::lock_guard lock(table.mutex);
+  table.programs.clear();
+  table.epoch.fetch_add(1, std::memory_order_release);
+}
+
+size_t program_count() {
+  GlobalTable& table = global();
+  const std::lock_guard lock(table.mutex);
+  return table.programs.size();
+}
+
+runtime::DeviceBufferPtr number_buffer(const NumberOperand& number, int device) {
+  thread_local std::vector<std::unordered_map<NumberOperand, runtime::DeviceBufferPtr, NumberHash>>
+      caches;
+  if (caches.size() <= static_cast<size_t>(device)) caches.resize(static_cast<size_t>(device) + 1);
+  auto& cache = caches[static_cast<size_t>(device)];
+  if (const auto it = cache.find(number); it != cache.end()) return it->second;
+  if (cache.size() >= kMaxNumbers) cache.clear();
+  const runtime::Layout* layout = runtime::intern_layout({number.type, {}});
+  runtime::DeviceBufferPtr buffer =
+      runtime::Runtime::get().to_device(number.bits.data(), layout, device);
+  cache.emplace(number, buffer);
+  return buffer;
+}
+
+void check_memory(int device, size_t nbytes, const char* what) {
+  if (!runtime::would_exceed_limit(device, static_cast<int64_t>(nbytes))) [[likely]] {
+    return;
+  }
+  runtime::MemoryCounters& counters = runtime::memory_counters(device);
+  counters.out_of_memory.fetch_add(1);
+  std::ostringstream message;
+  message << "tpu:" << device << " out of memory: " << what << " needs " << nbytes
+          << " bytes; live: " << counters.bytes.load() << " bytes in " << counters.count.load()
+          << " arrays, limit " << runtime::memory_limit()
+          << " bytes (TORCH_TPU_MEMORY_LIMIT). Free tensors, use a smaller batch or raise the limit.";
+  TORCH_CHECK_WITH(OutOfMemoryError, false, message.str());
+}
+
+void run_program(const Program& program, CallState& state, size_t num_arguments,
+                 torch::jit::Stack& stack) {
+  const int device = state.device;
+  c10::SmallVector<runtime::DeviceBufferPtr, 8> results;
+  if (program.executable) {
+    check_memory(device, program.output_bytes, "a program's results");
+    runtime::Runtime& rt = runtime::Runtime::get();
+    c10::SmallVector<PJRT_Buffer*, 16> args;
+    c10::SmallVector<runtime::DeviceBufferPtr, 4> keep;
+    c10::SmallVector<int64_t, 8> not_donatable;
+    for (const Program::Parameter& p : program.parameters) {
+      switch (p.kind) {
+        case Program::Parameter::Kind::kStorage: {
+          const Contents& contents = state.contents[p.index];
+          // Held by the storage and by this call: nobody else can read it later.
+          if (p.donated && contents.buffer.use_count() > 2) {
+            not_donatable.push_back(static_cast<int64_t>(args.size()));
+          }
+          args.push_back(contents.buffer->handle());
+          break;
+        }
+        case Program::Parameter::Kind::kNumber:
+          keep.push_back(number_buffer(state.numbers[p.index], device));
+          args.push_back(keep.back()->handle());
+          break;
+        case Program::Parameter::Kind::kRandom: {
+          const auto [seed, offset] = reserve_random(state.generator, device, program.random_count);
+          const std::array<uint64_t, 2> words{seed, offset};
+          static const runtime::Layout* const layout =
+              runtime::intern_layout({stablehlo::ElementType::kU64, {2}});
+          keep.push_back(rt.to_device(words.data(), layout, device));
+          args.push_back(keep.back()->handle());
+          break;
+        }
+      }
+    }
+    c10::SmallVector<PJRT_Buffer*, 8> outputs(program.outputs.size(), nullptr);
+    program.executable->execute(args.data(), args.size(), outputs.data(), not_donatable,
+                                rt.device(device).handle);
+    runtime::statistics().programs.fetch_add(1, std::memory_order_relaxed);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      results.push_back(std::make_shared<const runtime::DeviceBuffer>(
+          pjrt::Buffer::adopt(rt.client().api(), outputs[i]), program.outputs[i].layout, device));
+    }
+    if (!results.empty()) runtime::record_work(device, current_stream(device), results[0]);
+    for (size_t i = 0; i < results.size(); ++i) {
+      const int slot = program.outputs[i].slot;
+      if (slot >= 0) state.storages[static_cast<size_t>(slot)]->set(results[i]);
+    }
+  }
+
+  const auto new_tensor = [&](const Program::NewTensor& t) {
+    if (t.output < 0) return at::Tensor();
+    return make_tensor(std::move(results[static_cast<size_t>(t.output)]), t.dtype, t.sizes,
+                       t.strides, 0, t.nbytes, device);
+  };
+  // The common case first: one new tensor.
+  if (program.returns.size() == 1 &&
+      program.returns[0].kind == Program::Return::Kind::kTensor) [[likely]] {
+    at::Tensor result = new_tensor(program.tensors[program.returns[0].index]);
+    torch::jit::drop(stack, num_arguments);
+    stack.emplace_back(std::move(result));
+    return;
+  }
+  c10::SmallVector<c10::IValue, 4> values;
+  for (const Program::Return& r : program.returns) {
+    switch (r.kind) {
+      case Program::Return::Kind::kArgument:
+        values.push_back(stack[stack.size() - num_arguments + r.index]);
+        break;
+      case Program::Return::Kind::kTensor:
+        values.emplace_back(new_tensor(program.tensors[r.index]));
+        break;
+      case Program::Return::Kind::kTensorList: {
+        std::vector<at::Tensor> list;
+        for (size_t i = 0; i < r.count; ++i) list.push_back(new_tensor(program.tensors[r.index + i]));
+        values.emplace_back(std::move(list));
+        break;
+      }
+      case Program::Return::Kind::kConstant: values.push_back(r.constant); break;
+    }
+  }
+  torch::jit::drop(stack, num_arguments);
+  for (c10::IValue& v : values) stack.push_back(std::move(v));
+}
+
+}  // namespace torch_tpu::eager

@@ -1,0 +1,74 @@
+// A compiled operator call: what to pass, what to run, where the results go.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "eager/call_state.h"
+#include "pjrt/executable.h"
+
+namespace torch_tpu::eager {
+
+struct Program {
+  // How calls of this signature are served.
+  enum class Kind : uint8_t {
+    kCompiled,      // by the executable
+    kKnownNumbers,  // by another program, whose signature includes all numbers
+    kComposite,     // by running the operator's decomposition, op by op
+    kCpu,           // by the CPU
+  };
+  struct Parameter {
+    enum class Kind : uint8_t { kStorage, kNumber, kRandom } kind = Kind::kStorage;
+    bool donated = false;
+    uint32_t index = 0;  // storage slot or number
+  };
+  struct Output {
+    const runtime::Layout* layout = nullptr;
+    int slot = -1;  // the storage that is rebound; -1: a new tensor's
+  };
+  struct NewTensor {
+    int output = -1;  // -1: an undefined tensor
+    c10::ScalarType dtype = c10::ScalarType::Undefined;
+    std::vector<int64_t> sizes, strides;
+    size_t nbytes = 0;
+  };
+  struct Return {
+    enum class Kind : uint8_t { kArgument, kTensor, kTensorList, kConstant } kind = Kind::kTensor;
+    size_t index = 0;  // argument, or first new tensor
+    size_t count = 1;  // new tensors in a list
+    c10::IValue constant = {};
+  };
+
+  Kind kind = Kind::kCompiled;
+  std::shared_ptr<pjrt::Executable> executable;  // null when nothing is computed
+  std::vector<Parameter> parameters;
+  std::vector<Output> outputs;
+  std::vector<NewTensor> tensors;
+  std::vector<Return> returns;
+  int64_t random_count = 0;  // 32-bit random numbers drawn per run
+  size_t output_bytes = 0;
+};
+
+using ProgramPtr = std::shared_ptr<const Program>;
+
+// Signatures to programs. Each thread keeps its own copy of what it used, so a hit takes no lock.
+ProgramPtr find_program(std::span<const uint64_t> key);
+void store_program(std::span<const uint64_t> key, ProgramPtr program);
+void clear_programs();
+size_t program_count();
+
+// Runs a compiled program for the gathered call and replaces the arguments on the stack by the
+// returns.
+void run_program(const Program& program, CallState& state, size_t num_arguments,
+                 torch::jit::Stack& stack);
+
+// A device array holding the number, from a per-thread cache.
+runtime::DeviceBufferPtr number_buffer(const NumberOperand& number, int device);
+
+// Checks the memory limit before `nbytes` more are taken; throws c10::OutOfMemoryError.
+void check_memory(int device, size_t nbytes, const char* what);
+
+}  // namespace torch_tpu::eager

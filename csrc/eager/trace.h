@@ -1,0 +1,59 @@
+// Running PyTorch code on stand-in tensors to get one program: every operator it calls is lowered
+// into the program instead of being executed.
+#pragma once
+
+#include "eager/lower_operator.h"
+
+namespace torch_tpu::eager {
+
+// The code needs something a trace does not have (a value on the host, a real tensor, the CPU).
+class TraceAborted : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+class Trace : public LoweringInputs {
+ public:
+  // `random` makes the (seed, offset) operand; asked at most once.
+  explicit Trace(std::function<stablehlo::Value()> random) : random_(std::move(random)) {}
+
+  // The trace this thread is in, or null.
+  static Trace* current();
+
+  stablehlo::Builder& builder() override { return builder_; }
+  stablehlo::Value base(DeviceStorage& storage) override;
+  lowering::Number number(const c10::IValue& value, bool known, bool in_list) override;
+  stablehlo::Value cpu_scalar(const at::Tensor& tensor) override;
+  stablehlo::Value random(int64_t count) override;
+  int64_t random_count() const { return random_count_; }
+
+  // A tensor over a new storage that stands for `base`.
+  at::Tensor placeholder(stablehlo::Value base, const at::Tensor& like);
+
+  // Lowers one operator call and replaces the arguments by the returns.
+  void call(const OperatorInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);
+
+ private:
+  friend class TraceGuard;
+  stablehlo::Builder builder_;
+  std::function<stablehlo::Value()> random_;
+  stablehlo::Value random_state_;
+  int64_t random_count_ = 0;
+};
+
+// Makes the trace current for this thread.
+class TraceGuard {
+ public:
+  explicit TraceGuard(Trace& trace);
+  ~TraceGuard();
+  TraceGuard(const TraceGuard&) = delete;
+  TraceGuard& operator=(const TraceGuard&) = delete;
+
+ private:
+  Trace* const previous_;
+};
+
+// Throws TraceAborted inside a trace: for code that needs real values.
+void require_real_values(const char* what);
+
+}  // namespace torch_tpu::eager

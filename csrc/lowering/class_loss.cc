@@ -1,0 +1,248 @@
+// Losses against class indices: negative log likelihood and the margin losses.
+#include "lowering/expression.h"
+#include "lowering/loss.h"
+#include "lowering/promotion.h"
+
+namespace torch_tpu::lowering {
+
+namespace sh = stablehlo;
+
+namespace {
+
+Value input(const Call& call, std::string_view name = "self") {
+  const Value x = call.tensor(name);
+  return sh::convert(x, compute_type(x.dtype()));
+}
+
+// The class dimension: second of (N, C, ...), the only one of (C).
+int64_t class_dim(Value scores) { return scores.rank() == 1 ? 0 : 1; }
+
+// One score for each target: scores[n, target[n, ...], ...].
+Value pick(Value scores, Value target) {
+  const int64_t dim = class_dim(scores);
+  sh::GatherDims dims;
+  dims.collapsed_slice_dims = {dim};
+  dims.start_index_map = {dim};
+  dims.index_vector_dim = target.rank();
+  for (int64_t i = 0, at = 0; i < scores.rank(); ++i) {
+    if (i == dim) continue;
+    dims.operand_batching_dims.push_back(i);
+    dims.start_indices_batching_dims.push_back(at++);
+  }
+  const Dims ones(static_cast<size_t>(scores.rank()), 1);
+  return sh::gather(scores, sh::expand_dim(target, target.rank()), dims, ones);
+}
+
+// weights[target].
+Value look_up(Value weights, Value target) {
+  sh::GatherDims dims;
+  dims.collapsed_slice_dims = {0};
+  dims.start_index_map = {0};
+  dims.index_vector_dim = target.rank();
+  return sh::gather(weights, sh::expand_dim(target, target.rank()), dims, {1});
+}
+
+// `per_target` repeated along the class dimension of `scores`.
+Value along_classes(Value per_target, Value scores) {
+  return sh::broadcast_to(sh::expand_dim(per_target, class_dim(scores)), scores.dims());
+}
+
+// Where the class is the target's.
+Value one_hot(Value target, Value scores) {
+  const Value classes =
+      sh::iota(scores.builder(), {target.dtype(), scores.dims()}, class_dim(scores));
+  return equals(classes, along_classes(target, scores));
+}
+
+struct Targets {
+  Value index;    // 0 where ignored
+  Value weight;   // 0 where ignored
+  Value ignored;  // adds nothing, not even where its score is infinite
+};
+
+Targets targets(const Call& call, Value scores) {
+  const Value target = sh::convert(call.tensor("target"), ElementType::kS64);
+  const Value ignored =
+      equals(target, sh::full_like(target, call.integer_or("ignore_index", -100)));
+  const Value index = choose(ignored, 0.0, target);
+  const Value weights = call.tensor_or_empty("weight");
+  const Value weight = weights ? look_up(sh::convert(weights, scores.dtype()), index)
+                               : sh::splat(call.builder(), {scores.dtype(), target.dims()}, 1.0);
+  return {index, choose(ignored, 0.0, weight), ignored};
+}
+
+Value sum_all(Value x) { return sh::reduce_sum(x, wrap_dims({}, x.rank())); }
+
+// --- Negative log likelihood, of (C), (N, C) and (N, C, H, W) scores
+// ------------------------------
+
+Values nll_forward_rule(Call& call) {
+  const Value scores = input(call);
+  const Targets target = targets(call, scores);
+  const LossReduction reduction = loss_reduction(call);
+  const Value losses = choose(target.ignored, 0.0, -(target.weight * pick(scores, target.index)));
+  if (reduction == LossReduction::kNone && scores.rank() > 1) {
+    return {losses, sh::scalar(call.builder(), scores.dtype(), 0.0)};
+  }
+  const Value total = sum_all(target.weight);
+  const Value sum = sum_all(losses);
+  return {reduction == LossReduction::kMean ? sum / total : sum, total};
+}
+
+Values nll_backward_rule(Call& call) {
+  const Value scores = input(call);
+  const Targets target = targets(call, scores);
+  Value g = sh::convert(call.tensor("grad_output"), scores.dtype());
+  if (loss_reduction(call) == LossReduction::kMean) {
+    g = g / as(sh::reshape(call.tensor("total_weight"), {}), g.dtype(), g.dims());
+  }
+  const Value slope = -(target.weight * sh::broadcast_to(g, target.weight.dims()));
+  const Value per_target = choose(target.ignored, 0.0, slope);
+  return {choose(one_hot(target.index, scores), along_classes(per_target, scores), 0.0)};
+}
+
+// --- Margin losses
+// --------------------------------------------------------------------------------
+
+// Scores as (N, C) and targets as (N): one sample may come without its dimension.
+Value as_batch(Value x, int64_t rank) {
+  return x.rank() == rank ? x : sh::reshape(x, rank == 2 ? Dims{1, x.numel()} : Dims{x.numel()});
+}
+
+struct Margins {
+  Value excess;   // margin - x[target] + x[class], (N, C)
+  Value counted;  // the excess is positive and the class is not the target
+  Value weight;   // of the target's class, along the classes; empty without weights
+  Value target;   // (N)
+};
+
+Margins margins(const Call& call, Value scores) {
+  const Value target = as_batch(sh::convert(call.tensor("target"), ElementType::kS64), 1);
+  const Value margin = sh::broadcast_to(call.number("margin", scores.dtype()), scores.dims());
+  const Value excess = margin - along_classes(pick(scores, target), scores) + scores;
+  const Value counted = (excess > 0.0) & not_(one_hot(target, scores));
+  const Value weights = call.tensor_or_empty("weight");
+  const Value weight =
+      weights ? along_classes(look_up(sh::convert(weights, scores.dtype()), target), scores)
+              : Value();
+  return {excess, counted, weight, target};
+}
+
+bool squared_margin(const Call& call) {
+  const std::optional<double> p = call.known_number("p");
+  if (p && *p != 1 && *p != 2) {
+    throw InvalidArgument("multi_margin_loss: only p == 1 and p == 2 supported");
+  }
+  return p && *p == 2;
+}
+
+Values multi_margin_rule(Call& call) {
+  const Value scores = as_batch(input(call), 2);
+  const Margins m = margins(call, scores);
+  Value losses = squared_margin(call) ? m.excess * m.excess : m.excess;
+  if (m.weight) losses = losses * m.weight;
+  const Value counted = choose(m.counted, losses, 0.0);
+  const Value sample = sh::reduce_sum(counted, {1}) / static_cast<double>(scores.dim(1));
+  const Value result = reduce_loss(sample, loss_reduction(call));
+  return {call.tensor("target").rank() == 0 ? sh::reshape(result, {}) : result};
+}
+
+Values multi_margin_backward_rule(Call& call) {
+  const Value original = input(call);
+  const Value scores = as_batch(original, 2);
+  const Margins m = margins(call, scores);
+  const LossReduction reduction = loss_reduction(call);
+  const double samples =
+      reduction == LossReduction::kMean ? static_cast<double>(scores.dim(0)) : 1.0;
+  Value slope = squared_margin(call) ? 2.0 * m.excess : constant_like(scores, 1.0);
+  if (m.weight) slope = slope * m.weight;
+  slope = choose(m.counted, slope / (samples * static_cast<double>(scores.dim(1))), 0.0);
+  const Value at_target = along_classes(-sh::reduce_sum(slope, {1}), scores);
+  Value g = sh::convert(call.tensor("grad_output"), scores.dtype());
+  if (g.rank() == 1) g = sh::expand_dim(g, 1);
+  const Value result =
+      choose(one_hot(m.target, scores), at_target, slope) * sh::broadcast_to(g, scores.dims());
+  return {sh::reshape(result, original.dims())};
+}
+
+// Target lists end at the first -1. slots: (N, J, C), slot j of sample n names class c.
+struct LabelSets {
+  Value slots;
+  Value is_target;  // (N, C)
+};
+
+LabelSets label_sets(Value target) {
+  Builder& b = target.builder();
+  const int64_t n = target.dim(0), c = target.dim(1);
+  const TensorType type{ElementType::kS64, {n, c}};
+  const Value position = sh::iota(b, type, 1);
+  const Value ends = choose(target < 0.0, position, sh::splat(b, type, c));
+  const Value length = sh::reduce_min(ends, {1});
+  const Value listed = position < sh::broadcast_to(sh::expand_dim(length, 1), {n, c});
+  const Value index = choose(listed, target, -1.0);
+  const Dims cube{n, c, c};
+  const Value classes = sh::iota(b, {ElementType::kS64, cube}, 2);
+  const Value slots = equals(classes, sh::broadcast_to(sh::expand_dim(index, 2), cube));
+  return {slots, sh::reduce_or(slots, {1})};
+}
+
+struct LabelMargins {
+  LabelSets labels;
+  Value excess;  // (N, J, C): 1 - x[target j] + x[c]
+  Value counted;
+};
+
+LabelMargins label_margins(Value scores, Value target) {
+  const LabelSets labels = label_sets(target);
+  const Dims& cube = labels.slots.dims();
+  const Value wide = sh::broadcast_to(sh::expand_dim(scores, 1), cube);
+  const Value chosen = sh::reduce_sum(choose(labels.slots, wide, 0.0), {2});
+  const Value excess = 1.0 - sh::broadcast_to(sh::expand_dim(chosen, 2), cube) + wide;
+  const Value used = sh::broadcast_to(sh::expand_dim(sh::reduce_or(labels.slots, {2}), 2), cube);
+  const Value other = sh::broadcast_to(sh::expand_dim(not_(labels.is_target), 1), cube);
+  return {labels, excess, used & other & (excess > 0.0)};
+}
+
+Values multilabel_margin_rule(Call& call) {
+  const Value original = input(call);
+  const Value scores = as_batch(original, 2);
+  const Value target = as_batch(sh::convert(call.tensor("target"), ElementType::kS64), 2);
+  const LabelMargins m = label_margins(scores, target);
+  const Value sample =
+      sh::reduce_sum(choose(m.counted, m.excess, 0.0), {1, 2}) / static_cast<double>(scores.dim(1));
+  const Value result = reduce_loss(sample, loss_reduction(call));
+  return {original.rank() < 2 ? sh::reshape(result, {}) : result,
+          sh::reshape(sh::convert(m.labels.is_target, scores.dtype()), original.dims())};
+}
+
+Values multilabel_margin_backward_rule(Call& call) {
+  const Value original = input(call);
+  const Value scores = as_batch(original, 2);
+  const Value target = as_batch(sh::convert(call.tensor("target"), ElementType::kS64), 2);
+  const LabelMargins m = label_margins(scores, target);
+  const bool mean = loss_reduction(call) == LossReduction::kMean;
+  const double count = static_cast<double>(scores.dim(1) * (mean ? scores.dim(0) : 1));
+  const Value slope = sh::convert(m.counted, scores.dtype());
+  const Value per_slot =
+      sh::broadcast_to(sh::expand_dim(sh::reduce_sum(slope, {2}), 2), slope.dims());
+  const Value gradient =
+      sh::reduce_sum(slope, {1}) - sh::reduce_sum(choose(m.labels.slots, per_slot, 0.0), {1});
+  Value g = sh::convert(call.tensor("grad_output"), scores.dtype());
+  if (g.rank() == 1) g = sh::expand_dim(g, 1);
+  return {sh::reshape(gradient / count * sh::broadcast_to(g, scores.dims()), original.dims())};
+}
+
+}  // namespace
+
+void register_class_losses(Registry& r) {
+  r.add("aten::nll_loss_forward", nll_forward_rule);
+  r.add("aten::nll_loss2d_forward", nll_forward_rule);
+  r.add("aten::nll_loss_backward", nll_backward_rule);
+  r.add("aten::nll_loss2d_backward", nll_backward_rule);
+  r.add("aten::multi_margin_loss", multi_margin_rule, {.known_numbers = {"p"}});
+  r.add("aten::multi_margin_loss_backward", multi_margin_backward_rule, {.known_numbers = {"p"}});
+  r.add("aten::multilabel_margin_loss_forward", multilabel_margin_rule);
+  r.add("aten::multilabel_margin_loss_backward", multilabel_margin_backward_rule);
+}
+
+}  // namespace torch_tpu::lowering

@@ -1,0 +1,23 @@
+// The parts of the pointwise family, and the few functions other families write formulas with.
+#pragma once
+
+#include "lowering/registry.h"
+
+namespace torch_tpu::lowering {
+
+void register_arithmetic(Registry&);  // pointwise_arithmetic.cc: two and three operands
+void register_unary(Registry&);       // pointwise_unary.cc: one operand
+void register_comparison(Registry&);  // pointwise_comparison.cc: comparisons, logic, bits, where
+void register_special(Registry&);     // pointwise_special.cc: Bessel, error and gamma functions
+void register_bessel(Registry&);      // pointwise_bessel.cc: i0, i1 and their scaled forms
+
+// Whether the sign bit is set (also of -0 and negative NaN).
+Value sign_bit(Value);
+// The sum of (q + k)^-s over k >= 0.
+Value hurwitz_zeta(Value s, Value q);
+// The fraction dropped; signed zeros and infinities stay.
+Value truncate(Value);
+// Division rounded as PyTorch's rounding_mode: "" (true division), "trunc" or "floor".
+Value divide_rounded(Value a, Value b, std::string_view mode);
+
+}  // namespace torch_tpu::lowering

@@ -1,0 +1,133 @@
+#include "lowering/promotion.h"
+
+#include <algorithm>
+
+namespace torch_tpu::lowering {
+
+namespace sh = stablehlo;
+
+namespace {
+
+int category(ElementType t) {
+  if (sh::is_bool(t)) return 0;
+  if (sh::is_integer(t)) return 1;
+  if (sh::is_float(t)) return 2;
+  return 3;
+}
+
+ElementType promote_integers(ElementType a, ElementType b) {
+  const bool ua = sh::is_unsigned_int(a), ub = sh::is_unsigned_int(b);
+  const int wa = sh::bit_width(a), wb = sh::bit_width(b);
+  if (ua == ub) return wa >= wb ? a : b;
+  const ElementType s = ua ? b : a;
+  const int ws = ua ? wb : wa, wu = ua ? wa : wb;
+  if (ws > wu) return s;
+  // Only uint8 takes part in promotion with signed types of its width in PyTorch.
+  switch (wu) {
+    case 8:
+      return ElementType::kS16;
+    case 16:
+      return ElementType::kS32;
+    default:
+      return ElementType::kS64;
+  }
+}
+
+ElementType promote_floats(ElementType a, ElementType b) {
+  const int wa = sh::bit_width(a), wb = sh::bit_width(b);
+  if (wa != wb) return wa > wb ? a : b;
+  return ElementType::kF32;  // float16 with bfloat16
+}
+
+}  // namespace
+
+ElementType promote_types(ElementType a, ElementType b) {
+  if (a == b) return a;
+  const int ca = category(a), cb = category(b);
+  if (ca == cb) {
+    switch (ca) {
+      case 1:
+        return promote_integers(a, b);
+      case 2:
+        return promote_floats(a, b);
+      case 3:
+        return ElementType::kC128;
+      default:
+        return a;
+    }
+  }
+  const ElementType high = ca > cb ? a : b, low = ca > cb ? b : a;
+  if (std::max(ca, cb) == 3 && std::min(ca, cb) == 2) {
+    return low == ElementType::kF64 ? ElementType::kC128 : high;
+  }
+  return high;
+}
+
+ElementType result_type(const Call& call, std::initializer_list<std::string_view> names) {
+  // Strongest type seen per priority: tensors with dimensions, 0-d tensors, numbers.
+  std::optional<ElementType> dim, zero, wrapped;
+  const auto join = [](std::optional<ElementType>& into, ElementType t) {
+    into = into ? promote_types(*into, t) : t;
+  };
+  for (const std::string_view name : names) {
+    if (!call.has(name)) continue;
+    const Argument& arg = *call.find(name);
+    if (const auto* t = std::get_if<TensorArgument>(&arg)) {
+      ElementType dtype = t->value.dtype();
+      if (t->wrapped_number) {
+        if (sh::is_float(dtype)) dtype = ElementType::kF32;
+        if (sh::is_complex(dtype)) dtype = ElementType::kC64;
+        join(wrapped, dtype);
+      } else {
+        join(t->value.rank() == 0 ? zero : dim, dtype);
+      }
+    } else {
+      ElementType dtype = call.number_type(name);
+      if (dtype == ElementType::kF64) dtype = ElementType::kF32;  // the default dtype
+      if (dtype == ElementType::kC128) dtype = ElementType::kC64;
+      join(wrapped, dtype);
+    }
+  }
+  const auto combine = [](std::optional<ElementType> higher, std::optional<ElementType> lower) {
+    if (!higher) return lower;
+    if (!lower) return higher;
+    if (category(*lower) > category(*higher)) {
+      return std::optional<ElementType>(promote_types(*higher, *lower));
+    }
+    return higher;
+  };
+  const std::optional<ElementType> result = combine(dim, combine(zero, wrapped));
+  if (!result) throw Unsupported(call.op() + ": no argument has a type");
+  return *result;
+}
+
+ElementType to_floating(ElementType type) {
+  return sh::is_float(type) || sh::is_complex(type) ? type : ElementType::kF32;
+}
+
+ElementType compute_type(ElementType type) {
+  return sh::is_float(type) && sh::bit_width(type) < 32 ? ElementType::kF32 : type;
+}
+
+Value as(Value value, ElementType dtype, const Dims& dims) {
+  return sh::broadcast_to(sh::convert(value, dtype), dims);
+}
+
+Values broadcast_arguments(const Call& call, std::initializer_list<std::string_view> names,
+                           ElementType dtype) {
+  Values values;
+  std::vector<Dims> shapes;
+  for (const std::string_view name : names) {
+    const Argument* arg = call.find(name);
+    const Value v = arg && std::holds_alternative<TensorArgument>(*arg)
+                        ? sh::convert(call.tensor(name), dtype)
+                        : call.number(name, dtype);
+    values.push_back(v);
+    shapes.push_back(v.dims());
+  }
+  const Dims dims = sh::broadcast_shapes(shapes);
+  for (Value& v : values) v = sh::broadcast_to(v, dims);
+  return values;
+}
+
+}  // namespace torch_tpu::lowering

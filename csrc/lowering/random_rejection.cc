@@ -1,0 +1,220 @@
+// Distributions sampled by proposing and rejecting until every element has a sample.
+#include "lowering/expression.h"
+#include "lowering/indexing.h"
+#include "lowering/promotion.h"
+#include "lowering/random.h"
+
+namespace torch_tpu::lowering {
+
+namespace sh = stablehlo;
+
+namespace {
+
+// All of these compute in float64: log-probabilities of large counts cancel.
+constexpr ElementType kReal = ElementType::kF64;
+
+// A round makes proposals for all elements. It gets the loop's values (the parameters, then the
+// method's own state) and returns the new state, the samples, and which of them are accepted.
+struct Round {
+  Values state;
+  Value sample;
+  Value accepted;
+};
+using Propose = std::function<Round(Random& random, const Values& parameters, const Values& state)>;
+
+struct Method {
+  Propose propose;
+  int64_t words;   // per element and round
+  int64_t rounds;  // after which the chance that one of 2^40 elements is left is nil
+
+  int64_t words_for(Value like) const { return like.numel() * words * rounds; }
+};
+
+// Repeats rounds until all elements have an accepted sample; `otherwise` is for those without.
+Value sample(Random& random, const Method& method, const Values& parameters, const Values& state,
+             Value otherwise) {
+  Builder& b = otherwise.builder();
+  const size_t p = parameters.size(), s = state.size();
+  Values init = parameters;
+  init.insert(init.end(), state.begin(), state.end());
+  init.push_back(random.state());
+  init.push_back(otherwise);
+  init.push_back(sh::splat(b, {ElementType::kPred, otherwise.dims()}, false));
+  init.push_back(sh::scalar(b, ElementType::kS32, 0));
+
+  const auto unfinished = [&](const Values& v) -> Values {
+    Dims all;
+    for (int64_t d = 0; d < v[p + s + 2].rank(); ++d) all.push_back(d);
+    const Value open =
+        all.empty() ? sh::not_(v[p + s + 2]) : sh::not_(sh::reduce_and(v[p + s + 2], all));
+    return {open & (v[p + s + 3] < static_cast<double>(method.rounds))};
+  };
+  const auto round = [&](const Values& v) -> Values {
+    const auto at = [&](size_t i) { return v.begin() + static_cast<std::ptrdiff_t>(i); };
+    Random draws(v[p + s]);
+    const Round made = method.propose(draws, Values(at(0), at(p)), Values(at(p), at(p + s)));
+    const Value done = v[p + s + 2];
+    Values next(at(0), at(p));
+    next.insert(next.end(), made.state.begin(), made.state.end());
+    next.push_back(draws.state());
+    next.push_back(sh::select(made.accepted & sh::not_(done), made.sample, v[p + s + 1]));
+    next.push_back(done | made.accepted);
+    next.push_back(v[p + s + 3] + 1.0);
+    return next;
+  };
+  return sh::while_(init, unfinished, round)[p + s + 1];
+}
+
+// --- Gamma --------------------------------------------------------------------------------------
+
+// Marsaglia and Tsang, "A simple method for generating gamma variables" (2000), for shape >= 1.
+Round propose_gamma(Random& random, const Values& parameters, const Values&) {
+  const Value d = parameters[0] - 1.0 / 3.0;
+  const Value x = random.normal(kReal, d.dims());
+  const Value u = random.uniform(kReal, d.dims());
+  const Value root = 1.0 + x / sh::sqrt(d * 9.0);
+  const Value v = root * root * root;
+  const Value bound = x * x * 0.5 + d - d * v + d * sh::log(v);
+  return {{}, d * v, (root > 0.0) & (sh::log(u) < bound)};
+}
+
+Values standard_gamma(Call& call) {
+  const Value self = call.tensor("self");
+  if (self.numel() == 0) return {self};
+  const Value shape = sh::convert(self, kReal);
+  const Method method{propose_gamma, Words::normal(kReal) + Words::uniform(kReal), 48};
+  Random random(call, method.words_for(shape) + self.numel() * Words::exponential(kReal));
+  // Shapes below 1 are raised by 1, and the sample scaled by a power of a uniform number.
+  const Value small = shape < 1.0;
+  const Value waiting = random.exponential(kReal, shape.dims());
+  const Value factor = choose(small, sh::exponential(-waiting / shape), 1.0);
+  const Value raised = choose(small, shape + 1.0, shape);
+  const Value drawn = sample(random, method, {raised}, {}, raised);
+  return {choose(shape > 0.0, drawn * factor, 0.0)};
+}
+
+Values sample_dirichlet(Call& call) {
+  const Value self = call.tensor("self");
+  if (self.numel() == 0) return {self};
+  const Value parts = sh::convert(standard_gamma(call)[0], kReal);
+  const int64_t last = self.rank() - 1;
+  Dims others;
+  for (int64_t d = 0; d < last; ++d) others.push_back(d);
+  const Value sums = sh::broadcast_in_dim(sh::reduce_sum(parts, {last}), self.dims(), others);
+  // Strictly between 0 and 1 in the result's type.
+  const bool wide = self.dtype() == kReal;
+  const Value least = sh::scalar(call.builder(), kReal, wide ? 0x1p-1022 : 0x1p-126);
+  const Value most = sh::scalar(call.builder(), kReal, wide ? 1 - 0x1p-53 : 1 - 0x1p-24);
+  return {sh::clamp(least, parts / sums, most)};
+}
+
+// --- Poisson ------------------------------------------------------------------------------------
+
+Value log_factorial(Value k) { return sh::lgamma(k + 1.0); }
+
+// Small rates: products of uniform numbers until they fall below exp(-rate). Large ones: Hörmann,
+// "The transformed rejection method for generating Poisson random variables" (1993), PTRS.
+// The state is the running product and how many numbers it has.
+Round propose_poisson(Random& random, const Values& parameters, const Values& state) {
+  const Value rate = parameters[0];
+  const Value large = rate >= 10.0;
+  const Value u = random.uniform(kReal, rate.dims());
+  const Value v = random.uniform(kReal, rate.dims());
+
+  const Value product = state[0] * v;
+  const Value below = product <= sh::exponential(-rate);
+  const Value count = state[1] + 1.0;
+
+  const Value safe = choose(large, rate, 10.0);
+  const Value b = sh::sqrt(safe) * 2.53 + 0.931;
+  const Value a = b * 0.02483 - 0.059;
+  const Value inverse_alpha = 1.1239 + 1.1328 / (b - 3.4);
+  const Value v_r = 0.9277 - 3.6224 / (b - 2.0);
+  const Value centred = u - 0.5;
+  const Value us = 0.5 - sh::abs(centred);
+  const Value k = sh::floor((a * 2.0 / us + b) * centred + safe + 0.43);
+  const Value quick = (us >= 0.07) & (v <= v_r);
+  const Value refused = (k < 0.0) | ((us < 0.013) & (v > us));
+  const Value left = sh::log(v) + sh::log(inverse_alpha) - sh::log(a / (us * us) + b);
+  const Value kept = left <= k * sh::log(safe) - safe - log_factorial(k);
+  const Value accepted = quick | (sh::not_(refused) & kept);
+  return {
+      {product, count}, choose(large, k, state[1]), (large & accepted) | (sh::not_(large) & below)};
+}
+
+Values poisson(Call& call) {
+  const Value self = call.tensor("self");
+  if (self.numel() == 0) return {self};
+  const Value rate = sh::convert(self, kReal);
+  const Value zero = constant_like(rate, 0);
+  const Method method{propose_poisson, 2 * Words::uniform(kReal), 128};
+  Random random(call, method.words_for(rate));
+  return {sample(random, method, {rate}, {constant_like(rate, 1), zero}, rate)};
+}
+
+// --- Binomial -----------------------------------------------------------------------------------
+
+// Hörmann, "The generation of binomial random variates" (1993), BTRS, for count * p >= 10, p <=
+// 1/2; otherwise geometric steps until they pass the count. The state is the position and the
+// number of steps.
+Round propose_binomial(Random& random, const Values& parameters, const Values& state) {
+  const Value n = parameters[0], p = parameters[1];
+  const Value large = n * p >= 10.0;
+  const Value u = random.uniform(kReal, n.dims());
+  const Value v = random.uniform(kReal, n.dims());
+
+  const Value step = sh::ceil(sh::log(1.0 - v) / sh::log_plus_one(-p));
+  const Value position = state[0] + sh::maximum(step, constant_like(step, 1));
+  const Value passed = position > n;
+
+  const Value m_n = choose(large, n, 40.0), m_p = choose(large, p, 0.5);
+  const Value deviation = sh::sqrt(m_n * m_p * (1.0 - m_p));
+  const Value b = deviation * 2.53 + 1.15;
+  const Value a = b * 0.0248 - 0.0873 + m_p * 0.01;
+  const Value alpha = (5.1 / b + 2.83) * deviation;
+  const Value v_r = 0.92 - 4.2 / b;
+  const Value odds = m_p / (1.0 - m_p);
+  const Value mode = sh::floor((m_n + 1.0) * m_p);
+  const Value centred = u - 0.5;
+  const Value us = 0.5 - sh::abs(centred);
+  const Value k = sh::floor((a * 2.0 / us + b) * centred + m_n * m_p + 0.5);
+  const Value outside = (k < 0.0) | (k > m_n);
+  const Value quick = (us >= 0.07) & (v <= v_r);
+  const Value left = sh::log(v * alpha / (a / (us * us) + b));
+  const Value right = log_factorial(mode) + log_factorial(m_n - mode) - log_factorial(k) -
+                      log_factorial(m_n - k) + (k - mode) * sh::log(odds);
+  const Value accepted = sh::not_(outside) & (quick | (left <= right));
+  return {{position, state[1] + 1.0},
+          choose(large, k, state[1]),
+          (large & accepted) | (sh::not_(large) & passed)};
+}
+
+Values binomial(Call& call) {
+  const Dims dims = sh::broadcast_shapes({call.tensor("count").dims(), call.tensor("prob").dims()});
+  const Value n = as(call.tensor("count"), kReal, dims);
+  const Value p = as(call.tensor("prob"), kReal, dims);
+  if (n.numel() == 0) return {n};
+  // Failures are counted where they are the rarer; without a chance there is nothing to draw.
+  const Value flipped = p > 0.5;
+  const Value rare = choose(flipped, 1.0 - p, p);
+  const Value certain = (rare <= 0.0) | (n <= 0.0);
+  const Value zero = constant_like(n, 0);
+  const Method method{propose_binomial, 2 * Words::uniform(kReal), 128};
+  Random random(call, method.words_for(n));
+  const Value drawn = sample(random, method, {choose(certain, 0.0, n), choose(certain, 0.5, rare)},
+                             {zero, zero}, zero);
+  const Value hits = choose(flipped, n - drawn, drawn);
+  const Value possible = sh::maximum(hits, zero);
+  return {choose(is_nan(p) | is_nan(n), n + p, possible)};
+}
+
+}  // namespace
+
+void register_random_rejection(Registry& r) {
+  r.add("aten::_standard_gamma", standard_gamma);
+  r.add("aten::_sample_dirichlet", sample_dirichlet);
+  r.add("aten::poisson", poisson);
+  r.add("aten::binomial", binomial);
+}
+
+}  // namespace torch_tpu::lowering

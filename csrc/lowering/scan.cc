@@ -1,0 +1,153 @@
+#include "lowering/scan.h"
+
+#include "lowering/families.h"
+#include "lowering/indexing.h"
+#include "lowering/promotion.h"
+#include "lowering/reduction.h"
+
+namespace torch_tpu::lowering {
+
+namespace sh = stablehlo;
+
+namespace {
+
+using Associative = std::function<Value(Value, Value)>;
+
+// Elements whose running totals are written out one by one. Longer dimensions are cut into
+// blocks of this size, and the totals of the blocks are scanned in turn.
+constexpr int64_t kBlock = 16;
+
+Value scan_block(Value value, int64_t dim, Value identity, const Associative& combine) {
+  const int64_t n = value.dim(dim);
+  sh::Window window{.dimensions = Dims(value.dims().size(), 1),
+                    .padding_low = Dims(value.dims().size(), 0)};
+  window.dimensions[static_cast<size_t>(dim)] = n;
+  window.padding_low[static_cast<size_t>(dim)] = n - 1;
+  return sh::reduce_window({value}, {identity}, window,
+                           [&](const Values& v) { return Values{combine(v[0], v[1])}; })[0];
+}
+
+// `low` and `high` positions of padding along one dimension; negative ones cut.
+Value pad_dim(Value value, int64_t dim, Value padding, int64_t low, int64_t high) {
+  Dims lows(value.dims().size(), 0), highs(value.dims().size(), 0);
+  lows[static_cast<size_t>(dim)] = low;
+  highs[static_cast<size_t>(dim)] = high;
+  return sh::pad(value, padding, lows, highs);
+}
+
+}  // namespace
+
+Value scan_along(Value value, int64_t dim, Value identity, const Associative& combine) {
+  const int64_t n = value.dim(dim);
+  if (value.numel() == 0 || n == 1) return value;
+  if (n <= kBlock) return scan_block(value, dim, identity, combine);
+
+  const int64_t blocks = (n + kBlock - 1) / kBlock;
+  const Value padded = pad_dim(value, dim, identity, 0, blocks * kBlock - n);
+  Dims split = value.dims();
+  split[static_cast<size_t>(dim)] = blocks;
+  split.insert(split.begin() + dim + 1, kBlock);
+  const Value inner = scan_block(sh::reshape(padded, split), dim + 1, identity, combine);
+
+  const Value totals = sh::squeeze_dim(sh::slice_dim(inner, dim + 1, kBlock - 1, kBlock), dim + 1);
+  const Value before = pad_dim(scan_along(totals, dim, identity, combine), dim, identity, 1, -1);
+  const Value joined = combine(spread(before, split, {dim + 1}), inner);
+  return sh::slice_dim(sh::reshape(joined, padded.dims()), dim, 0, n);
+}
+
+Value running_sum(Value value, int64_t dim) {
+  return scan_along(value, dim, number_of(value.builder(), TensorType{value.dtype(), {}}, 0),
+                    [](Value a, Value b) { return sh::add(a, b); });
+}
+
+Value running_max(Value value, int64_t dim) {
+  return scan_along(value, dim, sh::lowest(value.builder(), TensorType{value.dtype(), {}}),
+                    [](Value a, Value b) { return sh::maximum(a, b); });
+}
+
+Value running_min(Value value, int64_t dim) {
+  return scan_along(value, dim, sh::highest(value.builder(), TensorType{value.dtype(), {}}),
+                    [](Value a, Value b) { return sh::minimum(a, b); });
+}
+
+namespace {
+
+// log(exp(a) + exp(b)); equal infinities stay what they are.
+Value log_add_exp(Value a, Value b) {
+  const Value high = sh::maximum(a, b), low = sh::minimum(a, b);
+  const Value sum = sh::add(high, sh::log_plus_one(sh::exponential(sh::subtract(low, high))));
+  const Value same_infinity = sh::and_(sh::eq(a, b), sh::not_(sh::is_finite(a)));
+  return sh::select(same_infinity, a, sum);
+}
+
+struct Along {
+  Value x;
+  int64_t dim;
+};
+
+// The argument in the dtype PyTorch accumulates in, with at least one dimension.
+Along along(const Call& call) {
+  const Value self = call.tensor("self");
+  ElementType dtype = self.dtype();
+  if (const auto asked = call.dtype("dtype")) {
+    dtype = *asked;
+  } else if (sh::is_integer(dtype) || sh::is_bool(dtype)) {
+    dtype = call.num_outputs() > 0 ? call.output().dtype : ElementType::kS64;
+  }
+  const Value x = convert_halves(sh::convert(at_least_1d(self), dtype));
+  return {x, wrap_dim(call.integer("dim"), x.rank())};
+}
+
+Value like_self(const Call& call, Value result) {
+  return call.tensor("self").rank() == 0 ? sh::reshape(result, {}) : result;
+}
+
+Values cumsum(Call& call) {
+  const auto [x, dim] = along(call);
+  return {like_self(call, running_sum(x, dim))};
+}
+
+Values cumprod(Call& call) {
+  const auto [x, dim] = along(call);
+  const Value one = number_of(call.builder(), TensorType{x.dtype(), {}}, 1);
+  return {like_self(call,
+                    scan_along(x, dim, one, [](Value a, Value b) { return sh::multiply(a, b); }))};
+}
+
+Values logcumsumexp(Call& call) {
+  const Value x = convert_halves(at_least_1d(call.tensor("self")));
+  if (!sh::is_float(x.dtype())) throw Unsupported("logcumsumexp: not real floating point");
+  const Value identity = sh::lowest(call.builder(), TensorType{x.dtype(), {}});
+  return {like_self(call,
+                    scan_along(x, wrap_dim(call.integer("dim"), x.rank()), identity, log_add_exp))};
+}
+
+// Values and the last position each of them was taken from.
+template <Value (*running)(Value, int64_t)>
+Values running_extreme(Call& call) {
+  const Value self = call.tensor("self");
+  if (sh::is_complex(self.dtype())) throw Unsupported(call.op() + ": complex numbers");
+  const Value x = at_least_1d(self);
+  const int64_t dim = wrap_dim(call.integer("dim"), x.rank());
+  const Value values = running(x, dim);
+  const TensorType index{ElementType::kS32, x.dims()};
+  const Value position = sh::iota(call.builder(), index, dim);
+  const Value taken = sh::select(sh::or_(sh::eq(x, values), is_nan(x)), position,
+                                 sh::splat(call.builder(), index, int64_t{0}));
+  const Value indices = sh::convert(running_max(taken, dim), ElementType::kS64);
+  return {like_self(call, values), like_self(call, indices)};
+}
+
+}  // namespace
+
+void register_scan(Registry& r) {
+  r.add("aten::cumsum", cumsum);
+  r.add("aten::cumprod", cumprod);
+  r.add("aten::logcumsumexp", logcumsumexp);
+  r.add("aten::cummax", running_extreme<running_max>);
+  r.add("aten::cummin", running_extreme<running_min>);
+  r.add("aten::_cummax_helper", running_extreme<running_max>);
+  r.add("aten::_cummin_helper", running_extreme<running_min>);
+}
+
+}  // namespace torch_tpu::lowering

@@ -1,0 +1,37 @@
+// A value on a device: an immutable array, perhaps still being computed.
+#pragma once
+
+#include <memory>
+
+#include "pjrt/buffer.h"
+#include "runtime/layout.h"
+#include "runtime/memory.h"
+
+namespace torch_tpu::runtime {
+
+// Immutable and shared: two storages with the same contents (after clone()) share one. Its memory
+// counts from construction to destruction.
+class DeviceBuffer {
+ public:
+  DeviceBuffer(pjrt::Buffer buffer, const Layout* layout, int device)
+      : buffer_(std::move(buffer)), layout_(layout), device_(device) {
+    memory_counters(device_).add(static_cast<int64_t>(layout_->nbytes));
+  }
+  ~DeviceBuffer() { memory_counters(device_).remove(static_cast<int64_t>(layout_->nbytes)); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  const pjrt::Buffer& pjrt() const { return buffer_; }
+  PJRT_Buffer* handle() const { return buffer_.handle(); }
+  const Layout* layout() const { return layout_; }
+  int device() const { return device_; }
+
+ private:
+  pjrt::Buffer buffer_;
+  const Layout* layout_;
+  int device_;
+};
+
+using DeviceBufferPtr = std::shared_ptr<const DeviceBuffer>;
+
+}  // namespace torch_tpu::runtime

@@ -1,0 +1,38 @@
+// Accounting of the device memory that live arrays take.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+namespace torch_tpu::runtime {
+
+inline constexpr int kMaxDevices = 64;
+
+// One device's counters. All are monotonic or exact; reading them is never a lock.
+struct MemoryCounters {
+  std::atomic<int64_t> bytes{0};
+  std::atomic<int64_t> peak_bytes{0};
+  std::atomic<int64_t> total_allocated_bytes{0};
+  std::atomic<int64_t> total_freed_bytes{0};
+  std::atomic<int64_t> count{0};  // live arrays
+  std::atomic<int64_t> peak_count{0};
+  std::atomic<int64_t> total_count{0};
+  std::atomic<int64_t> out_of_memory{0};
+
+  void add(int64_t nbytes);
+  void remove(int64_t nbytes);
+};
+
+MemoryCounters& memory_counters(int device);
+
+// The limit on live bytes per device, 0 for none: TORCH_TPU_MEMORY_LIMIT (bytes, or with a K, M or
+// G suffix) or set_memory_limit. On a device that reports its own limit the plugin enforces that
+// one as well.
+int64_t memory_limit();
+void set_memory_limit(int64_t bytes);
+
+// Whether `nbytes` more would go beyond the limit.
+bool would_exceed_limit(int device, int64_t nbytes);
+
+}  // namespace torch_tpu::runtime

@@ -1,0 +1,50 @@
+"""Options and fixtures shared by the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import compare
+import pytest
+import torch
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--device`, so that a test itself can be checked against another device."""
+    parser.addoption("--device", default="tpu", help="device under test (default: tpu)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Tells the comparison helpers which device results have to come from."""
+    compare.DEVICE = config.getoption("--device")
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """The device under test."""
+    return torch.device(compare.DEVICE)
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    """Starts every test from the same random state."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def highest_precision() -> Iterator[None]:
+    """Runs a test with plain float32 products, whatever the device's default precision is."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.fixture
+def no_fallback() -> Iterator[None]:
+    """Fails a test in which the device handed an op to the CPU."""
+    before = compare.fallback_counts()
+    yield
+    after = compare.fallback_counts()
+    grown = {op: n - before.get(op, 0) for op, n in after.items() if n > before.get(op, 0)}
+    assert not grown, f"ops computed on the CPU: {grown}"

@@ -1,0 +1,28 @@
+"""Registers the device with PyTorch."""
+
+from __future__ import annotations
+
+_loaded = False
+
+
+def load() -> None:
+    """Make ``torch.device("tpu")`` usable. Idempotent; called by ``import torch``.
+
+    No plugin is loaded until the device is first used.
+    """
+    global _loaded
+    if _loaded:
+        return
+    _loaded = True
+    import torch
+
+    torch.utils.rename_privateuse1_backend("tpu")
+
+    from torch_tpu import _C, decompositions, plugins, tpu
+
+    _C.set_plugin_search(plugins.find_plugins)
+    _C.set_decomposition(decompositions.run)
+    torch._register_device_module("tpu", tpu)
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+    )
