@@ -1,4 +1,5 @@
 // Batch norm under its many names. Statistics are per channel (dimension 1).
+#include "lowering/expression.h"
 #include "lowering/normalization.h"
 #include "lowering/promotion.h"
 #include "lowering/reduction.h"
@@ -52,7 +53,7 @@ struct BatchNorm {
 Value updated(const Call& call, const Input& in, std::string_view name, Value observed) {
   const Value running = in.of(call, name);
   const Value momentum = sh::broadcast_to(call.number("momentum", in.x.dtype()), running.dims());
-  return sh::add(sh::multiply(sh::subtract(number_like(running, 1), momentum), running),
+  return sh::add(sh::multiply(sh::subtract(constant_like(running, 1), momentum), running),
                  sh::multiply(momentum, observed));
 }
 
@@ -66,8 +67,8 @@ BatchNorm train(const Call& call) {
     result.running_mean = updated(call, in, "running_mean", m.mean);
   }
   if (call.has("running_var")) {
-    const Value unbiased = sh::divide(sh::multiply(m.variance, number_like(m.variance, count)),
-                                      number_like(m.variance, count - 1));
+    const Value unbiased = sh::divide(sh::multiply(m.variance, constant_like(m.variance, count)),
+                                      constant_like(m.variance, count - 1));
     result.running_var = updated(call, in, "running_var", unbiased);
   }
   return result;
@@ -148,7 +149,7 @@ Values backward(const Call& call, bool training, std::string_view saved_deviatio
     Value inner = grad;
     if (training) {
       const Value count =
-          number_like(grad_bias, static_cast<double>(reduced_size(in.x.dims(), in.dims)));
+          constant_like(grad_bias, static_cast<double>(reduced_size(in.x.dims(), in.dims)));
       const Value mean_grad = in.per_channel(sh::divide(grad_bias, count));
       const Value mean_grad_y = in.per_channel(sh::divide(grad_weight, count));
       inner = sh::subtract(sh::subtract(grad, mean_grad), sh::multiply(y, mean_grad_y));

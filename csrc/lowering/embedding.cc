@@ -153,7 +153,9 @@ Values embedding_bag(Call& call) {
       out = sh::divide(out, across(sh::maximum(sizes, full(sizes, 1)), out));
     }
   }
-  return {out, sh::convert(bag, index.dtype()),
+  // PyTorch's CPU kernel leaves this one out where it does not need it.
+  const bool wanted = call.num_outputs() < 2 || call.output(1).numel() == count;
+  return {out, wanted ? sh::convert(bag, index.dtype()) : zeros(b, index.dtype(), {0}),
           padded(sh::convert(sizes, bag_size_type.dtype), bag_size_type.dims), maxima};
 }
 

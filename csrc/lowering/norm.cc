@@ -1,6 +1,7 @@
 // Norms and distances.
 #include <cmath>
 
+#include "lowering/expression.h"
 #include "lowering/promotion.h"
 #include "lowering/reduction.h"
 
@@ -14,8 +15,8 @@ Value norm_over(Value value, double p, const Dims& dims) {
   const Value magnitude = sh::abs(value);
   if (p == 1) return sum_over(magnitude, dims);
   if (std::isinf(p)) return p > 0 ? max_over(magnitude, dims) : min_over(magnitude, dims);
-  const Value sum = sum_over(sh::power(magnitude, number_like(magnitude, p)), dims);
-  return sh::power(sum, number_like(sum, 1 / p));
+  const Value sum = sum_over(sh::power(magnitude, constant_like(magnitude, p)), dims);
+  return sh::power(sum, constant_like(sum, 1 / p));
 }
 
 namespace {
@@ -93,7 +94,7 @@ Values cdist_forward(Call& call) {
 
 // The derivative of the p-norm of `difference` along its last dimension, times `grad`.
 Value norm_derivative(Value difference, Value norm, Value grad, double p) {
-  const Value zero = number_like(difference, 0);
+  const Value zero = constant_like(difference, 0);
   if (p == 0) return zero;
   const Value direction = sh::sign(difference);
   if (p == 1) return sh::multiply(grad, direction);
@@ -106,7 +107,7 @@ Value norm_derivative(Value difference, Value norm, Value grad, double p) {
   if (p == 2) {
     derivative = sh::divide(sh::multiply(grad, difference), norm);
   } else {
-    const Value exponent = number_like(difference, p - 1);
+    const Value exponent = constant_like(difference, p - 1);
     if (p < 1) skip = sh::or_(skip, sh::eq(difference, zero));
     derivative =
         sh::divide(sh::multiply(sh::multiply(direction, sh::power(magnitude, exponent)), grad),
@@ -140,8 +141,8 @@ Values renorm(Call& call) {
   const Value norm = norm_over(x, known(call, "p", 2), others);
   const Value limit = sh::broadcast_to(call.number("maxnorm", x.dtype()), norm.dims());
   const Value factor =
-      sh::select(sh::gt(norm, limit), sh::divide(limit, sh::add(norm, number_like(norm, 1e-7))),
-                 number_like(norm, 1));
+      sh::select(sh::gt(norm, limit), sh::divide(limit, sh::add(norm, constant_like(norm, 1e-7))),
+                 constant_like(norm, 1));
   return {sh::multiply(x, spread(factor, x.dims(), others))};
 }
 

@@ -1,4 +1,5 @@
 // median, kthvalue and mode: picked from sorted values.
+#include "lowering/expression.h"
 #include "lowering/indexing.h"
 #include "lowering/reduction.h"
 #include "lowering/scan.h"
@@ -18,7 +19,7 @@ struct Picked {
 Value at_position(Value x, Value position, int64_t dim) {
   const TensorType type{position.dtype(), x.dims()};
   const Value here = sh::eq(sh::iota(x.builder(), type, dim), spread(position, x.dims(), {dim}));
-  const Value masked = sh::select(here, x, number_like(x, 0));
+  const Value masked = sh::select(here, x, constant_like(x, 0));
   return sh::is_bool(x.dtype()) ? any_over(masked, {dim}) : sum_over(masked, {dim});
 }
 
@@ -27,13 +28,13 @@ Picked median_along(Value x, int64_t dim, bool ignore_nan) {
   const int64_t n = x.dim(dim);
   // NaNs are at the end, and their first one is the result if they are not ignored.
   const Value numbers = sum_over(sh::convert(sh::not_(is_nan(x)), ElementType::kS32), {dim});
-  const Value zero = number_like(numbers, 0), one = number_like(numbers, 1);
+  const Value zero = constant_like(numbers, 0), one = constant_like(numbers, 1);
   Value position;
   if (ignore_nan) {
-    position = sh::divide(sh::maximum(sh::subtract(numbers, one), zero), number_like(numbers, 2));
+    position = sh::divide(sh::maximum(sh::subtract(numbers, one), zero), constant_like(numbers, 2));
   } else {
-    const Value all = number_like(numbers, static_cast<double>(n));
-    const Value middle = number_like(numbers, static_cast<double>((n - 1) / 2));
+    const Value all = constant_like(numbers, static_cast<double>(n));
+    const Value middle = constant_like(numbers, static_cast<double>((n - 1) / 2));
     position = sh::select(sh::eq(numbers, all), middle, numbers);
   }
   return {at_position(sorted.values, position, dim), at_position(sorted.indices, position, dim)};

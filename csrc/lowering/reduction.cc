@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lowering/expression.h"
 #include "lowering/families.h"
 #include "lowering/indexing.h"
 #include "lowering/promotion.h"
@@ -50,7 +51,7 @@ Value sum_over(Value value, const Dims& dims) {
 
 Value mean_over(Value value, const Dims& dims) {
   const Value sum = sum_over(value, dims);
-  return sh::divide(sum, number_like(sum, static_cast<double>(reduced_size(value.dims(), dims))));
+  return sh::divide(sum, constant_like(sum, static_cast<double>(reduced_size(value.dims(), dims))));
 }
 
 Value max_over(Value value, const Dims& dims) {
@@ -86,10 +87,6 @@ Value number_of(Builder& builder, const TensorType& type, double number) {
   return sh::splat(builder, type, number);
 }
 
-Value number_like(Value like, double number) {
-  return number_of(like.builder(), like.type(), number);
-}
-
 Value is_nan(Value value) {
   const ElementType t = value.dtype();
   if (sh::is_float(t) || sh::is_complex(t)) return sh::ne(value, value);
@@ -98,7 +95,7 @@ Value is_nan(Value value) {
 
 Value is_nonzero(Value value) {
   if (sh::is_bool(value.dtype())) return value;
-  return sh::ne(value, number_like(value, 0));
+  return sh::ne(value, constant_like(value, 0));
 }
 
 Value convert_halves(Value value) { return sh::convert(value, compute_type(value.dtype())); }
@@ -137,7 +134,7 @@ Values nansum(Call& call) {
   if (sh::is_complex(self.dtype())) throw Unsupported("nansum: complex numbers");
   const Dims dims = reduced_dims(call, self.rank());
   const Value x = converted_for_sum(call, self);
-  const Value clean = sh::select(is_nan(x), number_like(x, 0), x);
+  const Value clean = sh::select(is_nan(x), constant_like(x, 0), x);
   return {finish(call, sum_over(clean, dims), self.dims(), dims)};
 }
 
@@ -173,7 +170,7 @@ Values trace(Call& call) {
   const TensorType index{ElementType::kS32, x.dims()};
   const Value diagonal =
       sh::eq(sh::iota(call.builder(), index, 0), sh::iota(call.builder(), index, 1));
-  return {sum_over(sh::select(diagonal, x, number_like(x, 0)), {0, 1})};
+  return {sum_over(sh::select(diagonal, x, constant_like(x, 0)), {0, 1})};
 }
 
 // --- Extremes -----------------------------------------------------------------------------------
@@ -253,7 +250,7 @@ Values logsumexp(Call& call) {
   const Value x = convert_halves(sh::convert(self, to_floating(self.dtype())));
   const Value highest = max_over(x, dims);
   // An infinite maximum would give inf - inf.
-  const Value shift = sh::select(sh::is_finite(highest), highest, number_like(highest, 0));
+  const Value shift = sh::select(sh::is_finite(highest), highest, constant_like(highest, 0));
   const Value sum = sum_over(sh::exponential(sh::subtract(x, spread(shift, x.dims(), dims))), dims);
   return {finish(call, sh::add(sh::log(sum), shift), self.dims(), dims)};
 }

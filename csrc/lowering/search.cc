@@ -1,4 +1,5 @@
 // Where values are in a sorted sequence, and whether they are in a set.
+#include "lowering/expression.h"
 #include "lowering/promotion.h"
 #include "lowering/reduction.h"
 #include "lowering/sorting.h"
@@ -130,7 +131,7 @@ Values isin(Call& call) {
   } else {
     const Value sorted = sorted_along(set, 0, false).values;
     const Value place = count_before(sorted, x, false);
-    found = sh::eq(elements_at(sorted, sh::minimum(place, number_like(place, n - 1))), x);
+    found = sh::eq(elements_at(sorted, sh::minimum(place, constant_like(place, n - 1))), x);
   }
   if (call.boolean("invert")) found = sh::not_(found);
   return {sh::reshape(found, elements.dims())};

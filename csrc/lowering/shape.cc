@@ -144,14 +144,13 @@ Values triangle_indices(Call& call, Triangle which) {
   Builder& b = call.builder();
   const int64_t rows = call.integer("row"), columns = call.integer("col");
   const int64_t offset = std::clamp(call.integer_or("offset", 0), -rows - 1, columns + 1);
-  const ElementType dtype = call.dtype("dtype").value_or(ElementType::kS64);
   int64_t count = 0;
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t lower = std::clamp<int64_t>(i + offset + 1, 0, columns);
     count +=
         which == Triangle::kLower ? lower : columns - std::clamp<int64_t>(i + offset, 0, columns);
   }
-  if (count == 0) return {sh::splat(b, {dtype, {2, 0}}, 0)};
+  if (count == 0) return {sh::splat(b, {ElementType::kS64, {2, 0}}, 0)};
 
   const TensorType per_row{ElementType::kS32, {rows}};
   const auto bounded = [&](int64_t shift) {
@@ -168,8 +167,8 @@ Values triangle_indices(Call& call, Triangle which) {
   // A row's k-th element is `first` + k.
   const Value skip = take_elements(first - starts, advanced_index({rows}, {row}, Negative::kAsIs));
   const Value column = sh::iota(b, {ElementType::kS32, {count}}, 0) + skip;
-  return {
-      sh::convert(sh::concatenate({sh::expand_dim(row, 0), sh::expand_dim(column, 0)}, 0), dtype)};
+  const Value both = sh::concatenate({sh::expand_dim(row, 0), sh::expand_dim(column, 0)}, 0);
+  return {sh::convert(both, ElementType::kS64)};
 }
 
 // --- Growing ------------------------------------------------------------------------------------

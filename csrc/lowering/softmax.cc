@@ -1,3 +1,4 @@
+#include "lowering/expression.h"
 #include "lowering/indexing.h"
 #include "lowering/normalization.h"
 #include "lowering/promotion.h"
@@ -57,7 +58,7 @@ Values safe_softmax(Call& call) {
   const auto [x, dim] = along(call, self);
   const Value masked = all_over(sh::eq(x, sh::lowest(call.builder(), x.type())), {dim});
   const Value result =
-      sh::select(spread_along(masked, x, dim), number_like(x, 0), softmax_along(x, dim));
+      sh::select(spread_along(masked, x, dim), constant_like(x, 0), softmax_along(x, dim));
   return {like_argument(result, self)};
 }
 
@@ -104,7 +105,7 @@ Values masked_softmax_backward(Call& call) {
     throw Unsupported("_masked_softmax_backward: this input");
   }
   const int64_t dim = wrap_dim(call.integer_or("dim", -1), y.rank());
-  const Value zero = number_like(y, 0);
+  const Value zero = constant_like(y, 0);
   const Value mask = full_mask(call, y);
   const Value grad = sh::convert(call.tensor("grad_output"), y.dtype());
   const Value weighted = sh::select(mask, zero, sh::multiply(grad, y));

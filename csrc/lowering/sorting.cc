@@ -3,6 +3,7 @@
 #include <limits>
 #include <utility>
 
+#include "lowering/expression.h"
 #include "lowering/families.h"
 #include "lowering/indexing.h"
 #include "lowering/reduction.h"
@@ -61,8 +62,8 @@ Values sort(Call& call) {
 Value flip_sign(Value x) {
   const Value bits = sh::bitcast_convert(x, sh::bits_type(x.dtype()));
   const int width = sh::bit_width(x.dtype());
-  const Value shift = number_like(bits, width - 1);
-  const Value sign = sh::shift_left(number_like(bits, 1), shift);
+  const Value shift = constant_like(bits, width - 1);
+  const Value sign = sh::shift_left(constant_like(bits, 1), shift);
   return sh::bitcast_convert(sh::xor_(bits, sign), x.dtype());
 }
 

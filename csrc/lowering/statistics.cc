@@ -1,4 +1,5 @@
 // Variance, standard deviation, histogram.
+#include "lowering/expression.h"
 #include "lowering/promotion.h"
 #include "lowering/reduction.h"
 
@@ -11,7 +12,7 @@ Moments moments_over(Value value, const Dims& dims, Value correction) {
   const Value centred = sh::subtract(value, spread(mean, value.dims(), dims));
   const Value squares = sum_over(sh::multiply(centred, centred), dims);
   const Value zero = sh::scalar(value.builder(), value.dtype(), 0.0);
-  Value count = number_like(zero, static_cast<double>(reduced_size(value.dims(), dims)));
+  Value count = constant_like(zero, static_cast<double>(reduced_size(value.dims(), dims)));
   if (correction) count = sh::maximum(sh::subtract(count, correction), zero);
   return {sh::divide(squares, sh::broadcast_to(count, squares.dims())), mean};
 }
@@ -61,9 +62,9 @@ Values histc(Call& call) {
   high = sh::select(flat, sh::add(high, one), high);
 
   const auto all = [&](Value v) { return sh::broadcast_to(v, x.dims()); };
-  const Value scaled =
-      sh::divide(sh::multiply(sh::subtract(x, all(low)), number_like(x, static_cast<double>(bins))),
-                 all(sh::subtract(high, low)));
+  const Value scaled = sh::divide(
+      sh::multiply(sh::subtract(x, all(low)), constant_like(x, static_cast<double>(bins))),
+      all(sh::subtract(high, low)));
   const Value inside = sh::and_(sh::ge(x, all(low)), sh::le(x, all(high)));
   const TensorType index{ElementType::kS32, x.dims()};
   const Value bin = sh::minimum(sh::convert(scaled, index.dtype), sh::splat(b, index, bins - 1));
@@ -74,7 +75,7 @@ Values histc(Call& call) {
                              .inserted_window_dims = {0},
                              .scatter_dims_to_operand_dims = {0},
                              .index_vector_dim = 1};
-  return {sh::scatter(zeros, sh::expand_dim(target, 1), number_like(x, 1), dims,
+  return {sh::scatter(zeros, sh::expand_dim(target, 1), constant_like(x, 1), dims,
                       [](const Values& v) { return Values{sh::add(v[0], v[1])}; })};
 }
 

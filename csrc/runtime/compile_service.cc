@@ -6,7 +6,9 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 
+#include "cache/program_directory.h"
 #include "pjrt/error.h"
 #include "runtime/runtime.h"
 #include "runtime/statistics.h"
@@ -26,6 +28,42 @@ std::string write_program(const std::string& text) {
   return file ? path.string() : "(the program could not be written to " + path.string() + ")";
 }
 
+// The directory of this plugin's programs; null when caching is off.
+const cache::ProgramDirectory* directory() {
+  static const std::unique_ptr<const cache::ProgramDirectory> d =
+      []() -> std::unique_ptr<const cache::ProgramDirectory> {
+    const std::optional<std::filesystem::path> root = cache::default_root();
+    if (!root) return nullptr;
+    const Runtime& runtime = Runtime::get();
+    std::string scope = runtime.client().plugin()->identity() + "\n" + runtime.platform();
+    if (runtime.is_cpu()) scope += "\n" + cache::host_identity();
+    return std::make_unique<const cache::ProgramDirectory>(*root, scope);
+  }();
+  return d.get();
+}
+
+std::shared_ptr<pjrt::Executable> load(const std::string& source) {
+  if (!directory()) return nullptr;
+  const std::optional<std::string> bytes = directory()->load(source);
+  if (!bytes) return nullptr;
+  try {
+    std::shared_ptr<pjrt::Executable> executable = Runtime::get().client().deserialize(*bytes);
+    statistics().loads.fetch_add(1, std::memory_order_relaxed);
+    return executable;
+  } catch (const pjrt::Error&) {
+    return nullptr;  // written by something incompatible after all: compile it again
+  }
+}
+
+void store(const std::string& source, const pjrt::Executable& executable) {
+  if (!directory()) return;
+  try {
+    directory()->store(source, executable.serialize());
+  } catch (const pjrt::Error&) {
+    // A plugin without serialization: nothing to keep.
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<pjrt::Executable> compile(const std::string& stablehlo_text,
@@ -35,8 +73,11 @@ std::shared_ptr<pjrt::Executable> compile(const std::string& stablehlo_text,
     pjrt::CompileOptions options;
     // XLA's CPU compiler otherwise drops NaN in maximum and minimum.
     if (Runtime::get().is_cpu()) options.env_overrides["xla_cpu_enable_fast_min_max"] = false;
+    const std::string source = options.serialize() + stablehlo_text;
+    if (std::shared_ptr<pjrt::Executable> loaded = load(source)) return loaded;
     std::shared_ptr<pjrt::Executable> executable =
         Runtime::get().client().compile(stablehlo_text, options);
+    store(source, *executable);
     const auto spent = std::chrono::steady_clock::now() - start;
     Statistics& s = statistics();
     s.compiles.fetch_add(1, std::memory_order_relaxed);
