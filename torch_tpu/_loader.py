@@ -13,12 +13,14 @@ def load() -> None:
     global _loaded
     if _loaded:
         return
-    _loaded = True
+    import atexit
+    import sys
+
     import torch
 
     torch.utils.rename_privateuse1_backend("tpu")
 
-    from torch_tpu import _C, decompositions, plugins, tpu
+    from torch_tpu import _C, _backend, decompositions, plugins, tpu
 
     _C.set_plugin_search(plugins.find_plugins)
     _C.set_decomposition(decompositions.run)
@@ -26,3 +28,8 @@ def load() -> None:
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
+    # The modules' names, so that `import torch.tpu` works too.
+    sys.modules["torch.backends.tpu"] = _backend
+    setattr(torch.backends, "tpu", _backend)  # noqa: B010 - torch does not declare it
+    atexit.register(_C.finish)
+    _loaded = True

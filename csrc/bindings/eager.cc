@@ -53,27 +53,51 @@ eager::FallbackPolicy parse_policy(const std::string& text) {
 
 void bind_eager(py::module_& m) {
   m.def("set_decomposition", [](py::function run) {
-    const std::shared_ptr<py::function> keep(std::make_unique<py::function>(std::move(run)).release(),
-                                             [](py::function*) {});
+    const std::shared_ptr<py::function> keep(
+        std::make_unique<py::function>(std::move(run)).release(), [](py::function*) {});
     eager::set_decomposition([keep](const c10::OperatorHandle& op, torch::jit::Stack& stack) {
       return decompose(*keep, op, stack);
     });
   });
+  m.attr("DEVICE_TYPE") = static_cast<int>(eager::kTpu);
   m.def("current_device", &eager::current_device);
-  m.def("set_device", &eager::set_current_device);
-  m.def("exchange_device", [](int device) {
-    const int previous = eager::current_device();
-    if (device >= 0 && device != previous) eager::set_current_device(device);
-    return previous;
-  });
-  m.def("default_generator", &eager::default_generator);
-  m.def("set_fallback_policy",
-        [](const std::string& text) { eager::set_fallback_policy(parse_policy(text)); });
+  m.def("set_device", &eager::set_current_device, py::arg("device"));
+  m.def(
+      "exchange_device",
+      [](int device) {
+        const int previous = eager::current_device();
+        if (device >= 0 && device != previous) eager::set_current_device(device);
+        return previous;
+      },
+      py::arg("device"));
+  m.def(
+      "current_stream",
+      [](int device) {
+        eager::check_device(device);
+        return eager::current_stream(device);
+      },
+      py::arg("device"));
+  m.def(
+      "default_generator",
+      [](int device) {
+        // The first one's exists whether or not there is a device, so that it can be seeded.
+        if (device != 0) eager::check_device(device);
+        return eager::default_generator(device);
+      },
+      py::arg("device"));
+  m.def("seed_all", &eager::seed_all_generators, py::arg("seed"));
+  m.def(
+      "set_fallback_policy",
+      [](const std::string& text) { eager::set_fallback_policy(parse_policy(text)); },
+      py::arg("policy"));
   m.def("fallback_policy", [] {
     switch (eager::fallback_policy()) {
-      case eager::FallbackPolicy::kWarn: return "warn";
-      case eager::FallbackPolicy::kSilent: return "silent";
-      case eager::FallbackPolicy::kError: return "error";
+      case eager::FallbackPolicy::kWarn:
+        return "warn";
+      case eager::FallbackPolicy::kSilent:
+        return "silent";
+      case eager::FallbackPolicy::kError:
+        return "error";
     }
     return "warn";
   });

@@ -1,8 +1,10 @@
+#include "runtime/runtime.h"
+
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
+#include "eager/device_context.h"
 #include "runtime/memory.h"
-#include "runtime/runtime.h"
 #include "runtime/statistics.h"
 #include "runtime/work_queue.h"
 
@@ -18,6 +20,17 @@ std::shared_ptr<py::function> immortal(py::function f) {
   return {std::make_unique<py::function>(std::move(f)).release(), [](py::function*) {}};
 }
 
+runtime::Runtime& started() {
+  const py::gil_scoped_release release;
+  return runtime::Runtime::get();
+}
+
+const pjrt::Device& device(int index) {
+  runtime::Runtime& rt = started();
+  eager::check_device(index);
+  return rt.device(index);
+}
+
 py::dict statistics() {
   const runtime::Statistics& s = runtime::statistics();
   py::dict d;
@@ -31,6 +44,19 @@ py::dict statistics() {
   return d;
 }
 
+// The end of the process: what is still running may write to memory that is about to go.
+void finish() {
+  const py::gil_scoped_release release;
+  if (!runtime::Runtime::initialized() || runtime::Runtime::in_bad_fork()) return;
+  for (int i = 0; i < runtime::Runtime::get().num_devices(); ++i) {
+    try {
+      runtime::synchronize(i);
+    } catch (const std::exception&) {
+      // Whoever wanted the result has been told, or will not look any more.
+    }
+  }
+}
+
 }  // namespace
 
 void bind_runtime(py::module_& m) {
@@ -38,7 +64,8 @@ void bind_runtime(py::module_& m) {
     const auto keep = immortal(std::move(search));
     runtime::Runtime::set_plugin_search([keep] {
       const py::gil_scoped_acquire gil;
-      const auto found = (*keep)().cast<std::pair<std::vector<std::string>, std::vector<std::string>>>();
+      const auto found =
+          (*keep)().cast<std::pair<std::vector<std::string>, std::vector<std::string>>>();
       pjrt::PluginSearch s;
       s.libtpu = found.first;
       s.cpu = found.second;
@@ -49,25 +76,38 @@ void bind_runtime(py::module_& m) {
     const py::gil_scoped_release release;
     return runtime::Runtime::device_count();
   });
-  m.def("initialize", [] {
-    const py::gil_scoped_release release;
-    runtime::Runtime::get();
-  });
+  m.def("initialize", [] { started(); });
   m.def("is_initialized", &runtime::Runtime::initialized);
   m.def("is_in_bad_fork", &runtime::Runtime::in_bad_fork);
-  m.def("plugin_path", [] { return runtime::Runtime::get().plugin().path; });
-  m.def("plugin_source", [] { return runtime::Runtime::get().plugin().source; });
-  m.def("platform_name", [] { return runtime::Runtime::get().platform(); });
-  m.def("platform_version", [] { return runtime::Runtime::get().client().platform_version(); });
-  m.def("device_kind", [](int device) { return runtime::Runtime::get().device(device).kind; });
+  m.def("finish", &finish);
+  m.def("plugin_path", [] { return started().plugin().path; });
+  m.def("platform_name", [] { return started().platform(); });
+  m.def("platform_version", [] { return started().client().platform_version(); });
+  m.def("device_kind", [](int index) { return device(index).kind; }, py::arg("device"));
+  m.def(
+      "total_memory",
+      [](int index) {
+        device(index);
+        return eager::total_memory(index);
+      },
+      py::arg("device"));
   m.def("statistics", &statistics);
   m.def("reset_statistics", [] { runtime::statistics().reset(); });
-  m.def("set_memory_limit", &runtime::set_memory_limit);
-  m.def("memory_limit", &runtime::memory_limit);
-  m.def("synchronize", [](int device) {
-    const py::gil_scoped_release release;
-    if (runtime::Runtime::initialized()) runtime::synchronize(device);
-  });
+  m.def(
+      "set_memory_limit",
+      [](int index, int64_t nbytes) {
+        device(index);
+        runtime::set_memory_limit(index, nbytes);
+      },
+      py::arg("device"), py::arg("nbytes"));
+  m.def(
+      "synchronize",
+      [](int index) {
+        const py::gil_scoped_release release;
+        eager::check_device(index);
+        if (runtime::Runtime::initialized()) runtime::synchronize(index);
+      },
+      py::arg("device"));
 }
 
 }  // namespace torch_tpu::bindings

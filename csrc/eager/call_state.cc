@@ -237,6 +237,13 @@ void gather(const OperatorInfo& info, std::span<const c10::IValue> arguments, bo
   for (size_t i = 0; i < info.arguments.size(); ++i) {
     gatherer.argument(info.arguments[i], arguments[i]);
   }
+  if (info.device_argument >= 0) {
+    const c10::IValue& wanted = arguments[static_cast<size_t>(info.device_argument)];
+    if (!wanted.isNone()) {
+      state.device = resolve_device(wanted.toDevice());
+      if (state.device > 0) check_device(state.device);
+    }
+  }
   if (state.device < 0) state.device = current_device();
 }
 

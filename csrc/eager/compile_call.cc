@@ -1,6 +1,8 @@
 #include "eager/compile_call.h"
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 
 #include "eager/dispatch.h"
 #include "eager/scalar_types.h"
@@ -16,6 +18,18 @@ namespace {
 Decomposition& decomposition() {
   static Decomposition d;
   return d;
+}
+
+// What a rule does not cover, where that makes the call slower: said once per operator.
+void warn_not_covered(const OperatorInfo& info, const std::string& reason) {
+  static std::mutex mutex;
+  static std::set<const OperatorInfo*> said;
+  if (reason.empty() || fallback_policy() != FallbackPolicy::kWarn) return;
+  {
+    const std::lock_guard lock(mutex);
+    if (!said.insert(&info).second) return;
+  }
+  TORCH_WARN(info.qualified(), " cannot be one program here, which is slower: ", reason);
 }
 
 ProgramPtr program_of_kind(Program::Kind kind) {
@@ -62,8 +76,7 @@ class ProgramInputs : public LoweringInputs {
 
   sh::Value random(int64_t count) override {
     if (!random_) {
-      random_ =
-          parameter(Program::Parameter::Kind::kRandom, 0, {sh::ElementType::kU64, {2}});
+      random_ = parameter(Program::Parameter::Kind::kRandom, 0, {sh::ElementType::kU64, {2}});
     }
     const int64_t steps = program_.random_count / 4;
     program_.random_count += (count + 3) / 4 * 4;
@@ -145,12 +158,18 @@ ProgramPtr finish(Program program, sh::Builder& builder, const LoweredCall& lowe
   for (const LoweredCall::Return& r : lowered.returns) {
     Program::Return ret;
     switch (r.kind) {
-      case LoweredCall::Return::Kind::kArgument: ret.kind = Program::Return::Kind::kArgument; break;
-      case LoweredCall::Return::Kind::kTensor: ret.kind = Program::Return::Kind::kTensor; break;
+      case LoweredCall::Return::Kind::kArgument:
+        ret.kind = Program::Return::Kind::kArgument;
+        break;
+      case LoweredCall::Return::Kind::kTensor:
+        ret.kind = Program::Return::Kind::kTensor;
+        break;
       case LoweredCall::Return::Kind::kTensorList:
         ret.kind = Program::Return::Kind::kTensorList;
         break;
-      case LoweredCall::Return::Kind::kConstant: ret.kind = Program::Return::Kind::kConstant; break;
+      case LoweredCall::Return::Kind::kConstant:
+        ret.kind = Program::Return::Kind::kConstant;
+        break;
     }
     ret.index = r.index;
     ret.count = r.count;
@@ -306,8 +325,8 @@ bool decompose(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 }
 
 ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
-                        std::span<const c10::IValue> arguments, bool all_known,
-                        CallState& state) {
+                        std::span<const c10::IValue> arguments, bool all_known, CallState& state) {
+  std::string reason;  // why the rule does not serve
   if (info.rule) {
     Program program;
     sh::Builder builder;
@@ -315,8 +334,8 @@ ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
     try {
       const LoweredCall lowered = lower_operator(info, op, arguments, inputs);
       return finish(std::move(program), builder, lowered, state, describe(info, arguments));
-    } catch (const Unsupported& reason) {
-      TORCH_WARN_ONCE("tpu: ", reason.what(), " (the operator is decomposed or runs on the CPU)");
+    } catch (const Unsupported& e) {
+      reason = e.what();
     }
   } else {
     run_meta(op, arguments);  // for its errors
@@ -325,10 +344,13 @@ ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
   try {
     if (ProgramPtr program = DecompositionTrace(info, state).run(op, arguments)) return program;
   } catch (const TraceAborted&) {
+    warn_not_covered(info, reason);
     return program_of_kind(Program::Kind::kComposite);
   } catch (const Unsupported&) {
+    warn_not_covered(info, reason);
     return program_of_kind(Program::Kind::kComposite);
   }
+  warn_not_covered(info, reason);
   return program_of_kind(Program::Kind::kCpu);
 }
 

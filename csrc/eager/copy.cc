@@ -1,9 +1,13 @@
 #include "eager/copy.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/_conj.h>
 #include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/_neg_view.h>
+#include <ATen/ops/conj_physical.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/neg.h>
 
 #include "eager/device_context.h"
 #include "eager/device_storage.h"
@@ -41,11 +45,33 @@ void copy_on_device(at::Tensor& self, const at::Tensor& src) {
 bool can_share(const at::Tensor& self, const at::Tensor& src) {
   return self.scalar_type() == src.scalar_type() && self.sizes() == src.sizes() &&
          self.strides() == src.strides() && whole_order(self).has_value() &&
-         whole_order(src).has_value() && self.is_conj() == src.is_conj() &&
-         self.is_neg() == src.is_neg();
+         whole_order(src).has_value();
+}
+
+bool is_lazy(const at::Tensor& t) { return t.is_conj() || t.is_neg(); }
+
+// The tensor without its conjugate and negative bits: what its storage holds.
+at::Tensor stored(at::Tensor t) {
+  if (t.is_conj()) t = at::_conj(t);
+  if (t.is_neg()) t = at::_neg_view(t);
+  return t;
+}
+
+// What has to be stored under `like`'s bits so that it reads as `t`.
+at::Tensor as_stored_in(const at::Tensor& t, const at::Tensor& like) {
+  at::Tensor out = stored(t);
+  if (t.is_conj() != like.is_conj()) out = at::conj_physical(out);
+  if (t.is_neg() != like.is_neg()) out = at::neg(out);
+  return out;
 }
 
 void device_to_device(at::Tensor& self, const at::Tensor& src) {
+  if (is_lazy(self) || is_lazy(src)) {
+    const at::Tensor source = src.is_conj() && !self.is_complex() ? at::_conj(src) : src;
+    at::Tensor plain = stored(self);
+    device_to_device(plain, as_stored_in(source, self));
+    return;
+  }
   if (self.device() == src.device()) {
     if (!Trace::current() && can_share(self, src)) {
       if (runtime::DeviceBufferPtr buffer = device_storage(src).buffer()) {
@@ -84,6 +110,11 @@ runtime::DeviceBufferPtr upload(const at::Tensor& host, int device, bool keep) {
 
 void host_to_device(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
   const int device = self.device().index();
+  if (is_lazy(self)) {
+    at::Tensor plain = stored(self);
+    host_to_device(plain, as_stored_in(src, self), non_blocking);
+    return;
+  }
   at::Tensor host = src.resolve_conj().resolve_neg();
   if (host.scalar_type() != self.scalar_type()) host = host.to(self.scalar_type());
   if (host.sizes() != self.sizes()) host = host.expand(self.sizes());
@@ -94,9 +125,9 @@ void host_to_device(at::Tensor& self, const at::Tensor& src, bool non_blocking) 
     if (host.numel() > kMaxTracedConstant) {
       throw TraceAborted("a large host tensor is used while an operator is being traced");
     }
-    const stablehlo::Value value = stablehlo::constant_bytes(
-        trace->builder(), host.const_data_ptr(),
-        {to_element_type(host.scalar_type()), host.sizes().vec()});
+    const stablehlo::Value value =
+        stablehlo::constant_bytes(trace->builder(), host.const_data_ptr(),
+                                  {to_element_type(host.scalar_type()), host.sizes().vec()});
     DeviceStorage& storage = device_storage(self);
     storage.set_traced(order ? value : write_tensor(self, value, [&] {
       return storage.contents().filled() ? trace->base(storage)
@@ -106,8 +137,9 @@ void host_to_device(at::Tensor& self, const at::Tensor& src, bool non_blocking) 
   }
   // Nobody else can change a temporary; pinned memory is the caller's to leave alone until the
   // copy is done, when asked for non-blocking.
-  const bool temporary = host.unsafeGetTensorImpl() != src.unsafeGetTensorImpl() &&
-                         host.storage().unsafeGetStorageImpl() != src.storage().unsafeGetStorageImpl();
+  const bool temporary =
+      host.unsafeGetTensorImpl() != src.unsafeGetTensorImpl() &&
+      host.storage().unsafeGetStorageImpl() != src.storage().unsafeGetStorageImpl();
   const bool keep = temporary || (non_blocking && is_pinned(host.const_data_ptr()));
   runtime::DeviceBufferPtr buffer = upload(host, device, keep);
   runtime::record_work(device, current_stream(device), buffer);
@@ -121,22 +153,80 @@ void host_to_device(at::Tensor& self, const at::Tensor& src, bool non_blocking) 
   copy_on_device(self, there);
 }
 
-// The tensor as a dense CPU tensor; `into` is used when it can be filled directly.
-at::Tensor download(const at::Tensor& self, const at::Tensor* into) {
+// The same values in a tensor whose storage holds just them, in the tensor's own dtype.
+at::Tensor downloadable(const at::Tensor& self) {
   require_real_values("a copy to the host");
   at::Tensor src = self;
-  if (src.is_conj() || src.is_neg()) src = src.resolve_conj().resolve_neg();
+  if (is_lazy(src)) src = src.resolve_conj().resolve_neg();
   if (!lowering::dense_order(src.sizes(), src.strides()) || !whole_order(src)) {
     src = src.clone(c10::MemoryFormat::Contiguous);
   }
   const Contents contents = device_storage(src).contents();
   if (contents.buffer && contents.layout->type.dtype != to_element_type(src.scalar_type())) {
     src = src.clone(c10::MemoryFormat::Contiguous);
-    return download(src, into);
+  }
+  return src;
+}
+
+// Whether `host` can take the bytes of `src` as they are.
+bool same_bytes(const at::Tensor& host, const at::Tensor& src) {
+  return host.scalar_type() == src.scalar_type() && host.sizes() == src.sizes() &&
+         host.strides() == src.strides() && !host.is_conj() && !host.is_neg();
+}
+
+// Starts a copy to pinned memory, which is written until the stream has been synchronized. False
+// if the copy is not a plain one.
+bool start_download(const at::Tensor& self, const at::Tensor& host) {
+  const at::Tensor src = downloadable(self);
+  const runtime::DeviceBufferPtr buffer = device_storage(src).buffer();
+  if (!buffer || !same_bytes(host, src)) return false;
+  auto done = std::make_shared<const pjrt::Event>(
+      buffer->pjrt().to_host(host.mutable_data_ptr(), buffer->layout()->nbytes));
+  // Both ends are held until then, whatever becomes of the tensors.
+  done->on_ready([buffer, memory = host.storage()](const std::string*) {});
+  const int device = self.device().index();
+  runtime::record_work(device, current_stream(device), std::move(done));
+  return true;
+}
+
+// Views of arrays up to this size are cut out on the host: x[i].item() in a loop then needs no
+// program per i.
+constexpr size_t kMaxWholeDownload = size_t{1} << 16;
+
+// The tensor as a view of its whole base, brought to the host; undefined if that does not pay.
+at::Tensor download_base(const at::Tensor& src, const runtime::DeviceBuffer& buffer) {
+  const size_t nbytes = buffer.layout()->nbytes, item = src.itemsize();
+  const size_t reach = at::detail::computeStorageNbytes(src.sizes(), src.strides(), item,
+                                                        static_cast<size_t>(src.storage_offset()));
+  if (nbytes > std::max(kMaxWholeDownload, 2 * src.nbytes()) || reach > nbytes) return {};
+  const at::Tensor bytes =
+      at::detail::empty_cpu({static_cast<int64_t>(nbytes / item * item)}, at::kByte);
+  if (nbytes != bytes.nbytes()) return {};
+  runtime::Runtime::get().to_host(buffer, bytes.mutable_data_ptr());
+  return bytes.view(src.scalar_type()).as_strided(src.sizes(), src.strides(), src.storage_offset());
+}
+
+// The tensor on the CPU; `into` is used when it can be filled directly.
+at::Tensor download(const at::Tensor& self, const at::Tensor* into) {
+  require_real_values("a copy to the host");
+  at::Tensor src = self;
+  if (is_lazy(src)) src = src.resolve_conj().resolve_neg();
+  Contents contents = device_storage(src).contents();
+  const stablehlo::ElementType type = to_element_type(src.scalar_type());
+  if (!whole_order(src) || (contents.buffer && contents.layout->type.dtype != type)) {
+    if (contents.buffer) {
+      if (at::Tensor host = download_base(src, *contents.buffer); host.defined()) return host;
+    }
+    src = src.clone(c10::MemoryFormat::Contiguous);
+    contents = device_storage(src).contents();
+    // A copy shares the memory where it can: then the elements keep the dtype they were stored by.
+    if (contents.buffer && contents.layout->type.dtype != type) {
+      return download_base(src, *contents.buffer);
+    }
   }
   at::Tensor host;
-  if (into && into->scalar_type() == src.scalar_type() && into->sizes() == src.sizes() &&
-      into->strides() == src.strides()) {
+  if (into && !is_lazy(*into) && into->scalar_type() == src.scalar_type() &&
+      into->sizes() == src.sizes() && into->strides() == src.strides()) {
     host = *into;
   } else {
     host = at::detail::empty_strided_cpu(src.sizes(), src.strides(), src.scalar_type());
@@ -173,6 +263,9 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
       TORCH_CHECK(self.device().is_cpu(), "copy_: cannot copy from tpu to ", self.device());
       if (self.sizes() != src.sizes()) src.expand_as(self);
       if (self.numel() == 0) return self;
+      if (non_blocking && is_pinned(self.const_data_ptr()) && start_download(src, self)) {
+        return self;
+      }
       const at::Tensor host = download(src, &self);
       if (!host.is_same(self)) self.copy_(host);
     }
@@ -192,9 +285,8 @@ at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
 }
 
 at::Scalar local_scalar(const at::Tensor& self) {
-  return with_torch_errors("aten::_local_scalar_dense", [&] {
-    return at::_local_scalar_dense(download(self, nullptr));
-  });
+  return with_torch_errors("aten::_local_scalar_dense",
+                           [&] { return at::_local_scalar_dense(download(self, nullptr)); });
 }
 
 at::Tensor to_cpu(const at::Tensor& self) { return download(self, nullptr); }

@@ -2,12 +2,12 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
-
-#include <algorithm>
+#include <ATen/native/Resize.h>
 
 #include "eager/copy.h"
 #include "eager/device_context.h"
 #include "eager/device_storage.h"
+#include "eager/indexing.h"
 #include "eager/trace.h"
 
 namespace torch_tpu::eager {
@@ -16,51 +16,29 @@ namespace {
 
 at::Tensor to_tpu(const at::Tensor& host, const at::Tensor& like) { return host.to(like.device()); }
 
-// The coordinates of all non-zero elements are computed in one program of fixed shape; how many
-// there are is the one value that is waited for.
-at::Tensor nonzero_values(const at::Tensor& self) {
-  require_real_values("nonzero");
-  const at::Tensor flags = self.scalar_type() == at::kBool ? self : self.ne(0);
-  const at::Tensor flat = flags.reshape({-1});
-  const int64_t numel = flat.numel();
-  const at::TensorOptions longs = self.options().dtype(at::kLong);
-  if (numel == 0) return at::empty({0, self.dim()}, longs);
-  const int64_t count = flat.sum().item<int64_t>();
-  if (self.dim() == 0) return at::empty({count, 0}, longs);
-  // Stable: non-zero places first, in order.
-  const at::Tensor order =
-      std::get<1>(at::sort(flat.logical_not().to(at::kByte), /*stable=*/true, 0, false));
-  at::Tensor place = order.narrow(0, 0, count);
-  std::vector<at::Tensor> columns;
-  int64_t below = 1;
-  for (int64_t d = self.dim() - 1; d >= 0; --d) {
-    at::Tensor column = below == 1 ? place : at::div(place, below, "floor");
-    if (d > 0) column = at::remainder(column, self.size(d));
-    columns.push_back(column);
-    below *= self.size(d);
-  }
-  std::reverse(columns.begin(), columns.end());
-  return at::stack(columns, 1);
+at::Tensor places(const at::Tensor& self) { return nonzero_rows(self).exact(); }
+
+at::Tensor& to_out(const at::Tensor& result, at::Tensor& out) {
+  TORCH_CHECK(out.scalar_type() == result.scalar_type(), "Expected out tensor to have dtype ",
+              result.dtype(), ", but got ", out.dtype(), " instead");
+  at::native::resize_output(out, result.sizes());
+  return out.copy_(result);
 }
 
 at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
-  const at::Tensor result = nonzero_values(self);
-  out.resize_(result.sizes());
-  return out.copy_(result);
+  return to_out(places(self), out);
 }
 
-at::Tensor masked_values(const at::Tensor& self, const at::Tensor& mask) {
+at::Tensor selected(const at::Tensor& self, const at::Tensor& mask) {
   TORCH_CHECK(mask.scalar_type() == at::kBool,
               "masked_select: expected BoolTensor for mask, but got ", mask.scalar_type());
   const auto both = at::broadcast_tensors({self, mask});
-  const at::Tensor place = nonzero_values(both[1].reshape({-1})).select(1, 0);
-  return both[0].reshape({-1}).index_select(0, place);
+  const NonzeroRows chosen = nonzero_rows(both[1].reshape({-1}));
+  return first_rows(both[0].reshape({-1}).index_select(0, chosen.rows.select(1, 0)), chosen.count);
 }
 
 at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
-  const at::Tensor result = masked_values(self, mask);
-  out.resize_(result.sizes());
-  return out.copy_(result);
+  return to_out(selected(self, mask), out);
 }
 
 bool equal(const at::Tensor& self, const at::Tensor& other) {
@@ -113,9 +91,20 @@ at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& wei
 }  // namespace
 
 void register_data_dependent(torch::Library& aten) {
-  aten.impl("nonzero", TORCH_FN(nonzero_values));
+  for (const char* name :
+       {"index.Tensor", "index.Tensor_out", "index_put", "index_put_", "index_put.out",
+        "_index_put_impl", "_index_put_impl_", "_unsafe_index.Tensor", "_unsafe_index_put"}) {
+    const std::string_view text = name;
+    const size_t dot = std::min(text.find('.'), text.size());
+    const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(
+        ("aten::" + std::string(text.substr(0, dot))).c_str(),
+        dot == text.size() ? "" : name + dot + 1);
+    aten.impl(name, torch::CppFunction::makeFromBoxedFunctor(
+                        std::make_unique<IndexingFunctor>(operator_info(op))));
+  }
+  aten.impl("nonzero", TORCH_FN(places));
   aten.impl("nonzero.out", TORCH_FN(nonzero_out));
-  aten.impl("masked_select", TORCH_FN(masked_values));
+  aten.impl("masked_select", TORCH_FN(selected));
   aten.impl("masked_select.out", TORCH_FN(masked_select_out));
   aten.impl("equal", TORCH_FN(equal));
   aten.impl("repeat_interleave.Tensor", TORCH_FN(repeat_interleave));

@@ -3,6 +3,8 @@
 #include <c10/core/CachingDeviceAllocator.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "eager/device_context.h"
 #include "eager/device_storage.h"
 #include "runtime/runtime.h"
@@ -37,6 +39,7 @@ class TpuAllocator final : public c10::DeviceAllocator {
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
+    check_device(device);
     const runtime::MemoryCounters& m = runtime::memory_counters(device);
     c10::CachingDeviceAllocator::DeviceStats stats;
     const int64_t total = m.total_count.load(), live = m.count.load();
@@ -51,6 +54,7 @@ class TpuAllocator final : public c10::DeviceAllocator {
     return stats;
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override {
+    check_device(device);
     runtime::MemoryCounters& m = runtime::memory_counters(device);
     m.total_allocated_bytes = 0;
     m.total_freed_bytes = 0;
@@ -58,19 +62,15 @@ class TpuAllocator final : public c10::DeviceAllocator {
     m.out_of_memory = 0;
   }
   void resetPeakStats(c10::DeviceIndex device) override {
+    check_device(device);
     runtime::MemoryCounters& m = runtime::memory_counters(device);
     m.peak_bytes = m.bytes.load();
     m.peak_count = m.count.load();
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
+    check_device(device);
     const int64_t used = runtime::memory_counters(device).bytes.load();
-    int64_t total = runtime::memory_limit();
-    if (total == 0) {
-      const auto stats = runtime::Runtime::get().device(device).memory_stats();
-      if (stats && stats->bytes_limit) total = *stats->bytes_limit;
-    }
-    // A CPU plugin has the machine's memory.
-    if (total == 0) total = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+    const int64_t total = total_memory(device);
     return {static_cast<size_t>(std::max<int64_t>(total - used, 0)), static_cast<size_t>(total)};
   }
 };
@@ -85,5 +85,15 @@ REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, &allocator());
 }  // namespace
 
 c10::Allocator* device_allocator() { return &allocator(); }
+
+int64_t total_memory(int device) {
+  int64_t total = 0;
+  const auto stats = runtime::Runtime::get().device(device).memory_stats();
+  if (stats && stats->bytes_limit) total = *stats->bytes_limit;
+  // A CPU plugin has the machine's memory.
+  if (total == 0) total = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
+  const int64_t limit = runtime::memory_limit(device);
+  return limit > 0 ? std::min(limit, total) : total;
+}
 
 }  // namespace torch_tpu::eager

@@ -1,6 +1,7 @@
 #include "eager/dispatch.h"
 
 #include "eager/compile_call.h"
+#include "eager/device_context.h"
 #include "eager/program.h"
 #include "eager/trace.h"
 #include "pjrt/error.h"
@@ -56,6 +57,18 @@ void run(const Program& program, const OperatorInfo& info, const c10::OperatorHa
   }
 }
 
+// zeros_like(x, device="cpu") and its kin: PyTorch's own kernel of them serves any device.
+bool leaves_the_device(const OperatorInfo& info, const c10::OperatorHandle& op,
+                       torch::jit::Stack& stack) {
+  if (info.device_argument < 0) [[likely]] {
+    return false;
+  }
+  const c10::IValue& wanted = arguments_of(info, stack)[static_cast<size_t>(info.device_argument)];
+  if (wanted.isNone() || wanted.toDevice().type() == kTpu) return false;
+  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+  return true;
+}
+
 }  // namespace
 
 void rethrow_as_torch_error(const char* what) {
@@ -87,6 +100,7 @@ void rethrow_as_torch_error(const char* what) {
 
 void dispatch(const OperatorInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   try {
+    if (leaves_the_device(info, op, stack)) return;
     if (Trace* trace = Trace::current()) {
       trace_call(*trace, info, op, stack);
       return;

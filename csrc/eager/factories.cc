@@ -2,11 +2,11 @@
 #include "eager/factories.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/arange.h>
 
 #include "eager/device_context.h"
 #include "eager/device_storage.h"
 #include "eager/scalar_types.h"
-#include "runtime/runtime.h"
 
 namespace torch_tpu::eager {
 
@@ -23,12 +23,7 @@ void check_options(std::optional<c10::ScalarType> dtype, std::optional<c10::Layo
 
 int device_of(std::optional<c10::Device> device) {
   const int index = device ? resolve_device(*device) : current_device();
-  if (index > 0) {
-    const int count = runtime::Runtime::device_count();
-    TORCH_CHECK(index < count, "tpu:", index, " does not exist: there ",
-                count == 1 ? "is 1 device" : "are " + std::to_string(count) + " devices",
-                " (TORCH_TPU_CPU_DEVICES=N makes N virtual ones on a CPU)");
-  }
+  if (index > 0) check_device(index);
   return index;
 }
 
@@ -55,6 +50,27 @@ at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
     t.unsafeGetTensorImpl()->empty_tensor_restride(*memory_format);
   }
   return t;
+}
+
+at::Tensor arange_start_step(const at::Scalar& start, const at::Scalar& end,
+                             const at::Scalar& step, std::optional<c10::ScalarType> dtype,
+                             std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                             std::optional<bool> pin_memory) {
+  const at::Tensor meta = at::arange(start, end, step, dtype, layout, c10::kMeta, std::nullopt);
+  at::Tensor out = empty(meta.sizes(), meta.scalar_type(), layout, device, pin_memory, std::nullopt);
+  return at::arange_out(out, start, end, step);
+}
+
+at::Tensor arange_start(const at::Scalar& start, const at::Scalar& end,
+                        std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
+                        std::optional<c10::Device> device, std::optional<bool> pin_memory) {
+  return arange_start_step(start, end, 1, dtype, layout, device, pin_memory);
+}
+
+at::Tensor arange(const at::Scalar& end, std::optional<c10::ScalarType> dtype,
+                  std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                  std::optional<bool> pin_memory) {
+  return arange_start_step(0, end, 1, dtype, layout, device, pin_memory);
 }
 
 }  // namespace torch_tpu::eager

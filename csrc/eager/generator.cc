@@ -71,6 +71,22 @@ class TpuGenerator final : public c10::GeneratorImpl {
   uint64_t offset_ = 0;
 };
 
+struct DefaultGenerators {
+  std::mutex mutex;
+  std::array<at::Generator, runtime::kMaxDevices> made;
+  uint64_t seed = c10::default_rng_seed_val;  // of those made later
+};
+
+DefaultGenerators& default_generators() {
+  static DefaultGenerators g;
+  return g;
+}
+
+void seed_generator(at::Generator& g, uint64_t seed) {
+  const std::lock_guard lock(g.mutex());
+  g.set_current_seed(seed);
+}
+
 }  // namespace
 
 at::Generator make_generator(int device) {
@@ -79,12 +95,25 @@ at::Generator make_generator(int device) {
 }
 
 const at::Generator& default_generator(int device) {
-  static std::mutex mutex;
-  static std::array<at::Generator, runtime::kMaxDevices> generators;
-  const std::lock_guard lock(mutex);
-  at::Generator& g = generators.at(static_cast<size_t>(device < 0 ? current_device() : device));
-  if (!g.defined()) g = make_generator(device < 0 ? current_device() : device);
+  const int index = device < 0 ? current_device() : device;
+  TORCH_CHECK(index < runtime::kMaxDevices, "tpu:", index, " does not exist");
+  DefaultGenerators& all = default_generators();
+  const std::lock_guard lock(all.mutex);
+  at::Generator& g = all.made[static_cast<size_t>(index)];
+  if (!g.defined()) {
+    g = make_generator(index);
+    seed_generator(g, all.seed);
+  }
   return g;
+}
+
+void seed_all_generators(uint64_t seed) {
+  DefaultGenerators& all = default_generators();
+  const std::lock_guard lock(all.mutex);
+  all.seed = seed;
+  for (at::Generator& g : all.made) {
+    if (g.defined()) seed_generator(g, seed);
+  }
 }
 
 std::pair<uint64_t, uint64_t> reserve_random(const std::optional<at::Generator>& generator,

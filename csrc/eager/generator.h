@@ -16,6 +16,9 @@ std::pair<uint64_t, uint64_t> reserve_random(const std::optional<at::Generator>&
                                              int device, int64_t count);
 
 const at::Generator& default_generator(int device);
+// Seeds every device's default generator, those that do not exist yet included: which devices there
+// are need not be known, so nothing is loaded.
+void seed_all_generators(uint64_t seed);
 at::Generator make_generator(int device);
 
 }  // namespace torch_tpu::eager

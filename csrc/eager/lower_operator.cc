@@ -5,6 +5,7 @@
 #include <ATen/native/Resize.h>
 
 #include <algorithm>
+#include <set>
 
 #include "eager/call_state.h"
 #include "eager/scalar_types.h"
@@ -64,9 +65,8 @@ class OperatorLowering {
     sh::Values values = info_.rule->rule(call_);
     const size_t expected = expected_fresh(values.size()) + written_.size();
     if (values.size() != expected) {
-      throw Unsupported(info_.qualified() + ": the rule returned " +
-                        std::to_string(values.size()) + " values where " +
-                        std::to_string(expected) + " were expected");
+      throw Unsupported(info_.qualified() + ": the rule returned " + std::to_string(values.size()) +
+                        " values where " + std::to_string(expected) + " were expected");
     }
     take_results(values, meta);
     return std::move(result_);
@@ -84,7 +84,9 @@ class OperatorLowering {
     }
     if (info.is_out || info.kind == ArgumentKind::kIgnored || value.isNone()) return;
     switch (info.kind) {
-      case ArgumentKind::kTensor: call_.set(info.name, tensor(value.toTensor())); break;
+      case ArgumentKind::kTensor:
+        call_.set(info.name, tensor(value.toTensor()));
+        break;
       case ArgumentKind::kTensorList: {
         std::vector<lowering::TensorArgument> list;
         for (const c10::IValue& entry : value.toListRef()) {
@@ -110,7 +112,9 @@ class OperatorLowering {
         call_.set(info.name, std::move(list));
         break;
       }
-      case ArgumentKind::kInt: call_.set(info.name, value.toInt()); break;
+      case ArgumentKind::kInt:
+        call_.set(info.name, value.toInt());
+        break;
       case ArgumentKind::kIntList:
         if (value.isInt()) {
           call_.set(info.name, sh::Dims{value.toInt()});
@@ -118,19 +122,24 @@ class OperatorLowering {
           call_.set(info.name, value.toIntVector());
         }
         break;
-      case ArgumentKind::kBool: call_.set(info.name, value.toBool()); break;
+      case ArgumentKind::kBool:
+        call_.set(info.name, value.toBool());
+        break;
       case ArgumentKind::kBoolList: {
         std::vector<bool> list;
         for (const bool b : value.toBoolList()) list.push_back(b);
         call_.set(info.name, std::move(list));
         break;
       }
-      case ArgumentKind::kString: call_.set(info.name, value.toStringRef()); break;
+      case ArgumentKind::kString:
+        call_.set(info.name, value.toStringRef());
+        break;
       case ArgumentKind::kDtype:
         call_.set(info.name, to_element_type(static_cast<c10::ScalarType>(value.toInt())));
         break;
       case ArgumentKind::kGenerator:
-      case ArgumentKind::kIgnored: break;
+      case ArgumentKind::kIgnored:
+        break;
     }
   }
 
@@ -270,6 +279,14 @@ class OperatorLowering {
   LoweredCall result_;
 };
 
+// Operators that PyTorch lets write one value to elements that share their place.
+bool may_write_overlapping(const OperatorInfo& info) {
+  static const std::set<std::string_view> names{"aten::fill_",        "aten::zero_",
+                                                "aten::masked_fill_", "aten::index_put_",
+                                                "aten::index_fill_",  "aten::_index_put_impl_"};
+  return names.contains(info.name);
+}
+
 // Writing where several elements share a place, or where input and output overlap in part, is
 // refused as on the CPU.
 void check_overlaps(const OperatorInfo& info, std::span<const c10::IValue> arguments) {
@@ -281,7 +298,7 @@ void check_overlaps(const OperatorInfo& info, std::span<const c10::IValue> argum
     (info.arguments[i].written ? written : read).push_back(t);
   }
   for (const at::Tensor& w : written) {
-    at::assert_no_internal_overlap(w);
+    if (!may_write_overlapping(info)) at::assert_no_internal_overlap(w);
     for (const at::Tensor& r : read) {
       if (!r.is_same(w)) at::assert_no_partial_overlap(w, r);
     }

@@ -20,7 +20,8 @@ ArgumentKind classify(const c10::Argument& argument) {
     case c10::TypeKind::FloatType:
     case c10::TypeKind::ComplexType: return ArgumentKind::kNumber;
     case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType: return ArgumentKind::kInt;
+    case c10::TypeKind::SymIntType:
+    case c10::TypeKind::MemoryFormatType: return ArgumentKind::kInt;
     case c10::TypeKind::BoolType:
     case c10::TypeKind::SymBoolType:
       return argument.name() == "pin_memory" ? ArgumentKind::kIgnored : ArgumentKind::kBool;
@@ -46,6 +47,12 @@ ArgumentKind classify(const c10::Argument& argument) {
   }
 }
 
+bool is_device(const c10::Argument& argument) {
+  c10::TypePtr type = argument.real_type();
+  if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+  return type->kind() == c10::TypeKind::DeviceObjType;
+}
+
 bool lists(const std::vector<std::string>& names, const std::string& name) {
   return std::any_of(names.begin(), names.end(),
                      [&](const std::string& n) { return n == "*" || n == name; });
@@ -57,9 +64,6 @@ std::unique_ptr<OperatorInfo> describe(const c10::OperatorHandle& op) {
   info->name = schema.name();
   info->overload = schema.overload_name();
   info->rule = lowering::Registry::instance().find(info->name, info->overload);
-  info->cpu_indices = info->name.starts_with("aten::index") ||
-                      info->name.starts_with("aten::_index_put") ||
-                      info->name.starts_with("aten::_unsafe_index");
   bool any_written = false;
   for (const c10::Argument& a : schema.arguments()) {
     ArgumentInfo arg;
@@ -68,6 +72,7 @@ std::unique_ptr<OperatorInfo> describe(const c10::OperatorHandle& op) {
     arg.written = a.alias_info() != nullptr && a.alias_info()->isWrite();
     arg.is_out = arg.written && a.is_out();
     any_written |= arg.written;
+    if (is_device(a)) info->device_argument = static_cast<int>(info->arguments.size());
     if (info->rule) {
       const lowering::RuleOptions& options = info->rule->options;
       arg.known_number = lists(options.known_numbers, arg.name);

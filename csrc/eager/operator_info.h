@@ -15,14 +15,14 @@ enum class ArgumentKind : uint8_t {
   kTensorList,  // Tensor[], Tensor?[]
   kNumber,      // Scalar, float, optional or not
   kNumberList,  // Scalar[], float[]
-  kInt,
+  kInt,  // int, and MemoryFormat
   kIntList,
   kBool,
   kBoolList,
   kString,
   kDtype,
   kGenerator,
-  kIgnored,  // Device, Layout, MemoryFormat, pin_memory: no part in the values
+  kIgnored,  // Device, Layout, pin_memory: no part in the values
 };
 
 struct ArgumentInfo {
@@ -44,8 +44,8 @@ struct OperatorInfo {
   const lowering::RuleEntry* rule = nullptr;
   std::vector<ArgumentInfo> arguments;
   std::vector<ReturnInfo> returns;
+  int device_argument = -1;   // of a factory or a *_like operator: where the result goes
   bool mutates_only = false;  // an out= or in-place variant: written arguments are the results
-  bool cpu_indices = false;   // index tensors may live on the CPU, as on other accelerators
 
   std::string qualified() const { return overload.empty() ? name : name + "." + overload; }
 };

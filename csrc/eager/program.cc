@@ -132,8 +132,10 @@ void check_memory(int device, size_t nbytes, const char* what) {
   std::ostringstream message;
   message << "tpu:" << device << " out of memory: " << what << " needs " << nbytes
           << " bytes; live: " << counters.bytes.load() << " bytes in " << counters.count.load()
-          << " arrays, limit " << runtime::memory_limit()
-          << " bytes (TORCH_TPU_MEMORY_LIMIT). Free tensors, use a smaller batch or raise the limit.";
+          << " arrays, limit " << runtime::memory_limit(device)
+          << " bytes (TORCH_TPU_MEMORY_LIMIT or set_per_process_memory_fraction); most of it in "
+          << runtime::describe_live_arrays()
+          << ". Free tensors, use a smaller batch or raise the limit.";
   TORCH_CHECK_WITH(OutOfMemoryError, false, message.str());
 }
 

@@ -40,6 +40,9 @@ void register_rules(torch::Library& aten) {
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));
+  m.impl("arange", TORCH_FN(arange));
+  m.impl("arange.start", TORCH_FN(arange_start));
+  m.impl("arange.start_step", TORCH_FN(arange_start_step));
   m.impl("as_strided", TORCH_FN(as_strided));
   m.impl("view", TORCH_FN(view));
   m.impl("_reshape_alias", TORCH_FN(reshape_alias));

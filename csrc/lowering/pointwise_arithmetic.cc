@@ -1,5 +1,4 @@
-// Arithmetic on two or three operands. Operands are promoted together; bfloat16 and float16
-// compute in float32, and a Python number keeps float32 precision beside them, as on the CPU.
+// Arithmetic on two or three operands, promoted together; bfloat16 and float16 compute in float32.
 #include <cmath>
 
 #include "lowering/expression.h"
@@ -20,15 +19,42 @@ namespace {
 using Names = std::initializer_list<std::string_view>;
 using Binary = Value (*)(Value, Value);
 
-Values operands(const Call& call, Names names) {
-  return broadcast_arguments(call, names, compute_type(result_type(call, names)));
+// Beside bfloat16 and float16, PyTorch keeps the float32 precision of a number that multiplies or
+// divides, and rounds one that is added, compared, ...
+enum class Numbers { kRounded, kPrecise };
+
+bool has_type(const Call& call, std::string_view name, ElementType type) {
+  const auto* tensor = std::get_if<TensorArgument>(call.find(name));
+  return tensor && tensor->value.dtype() == type;
 }
 
-Values floating_operands(const Call& call, Names names) {
-  const ElementType type = to_floating(result_type(call, names));
-  return broadcast_arguments(call, names, compute_type(type));
+// Not a conversion there and back, which a compiler may drop.
+Value rounded_to(Value value, ElementType type) {
+  if (type == ElementType::kF16) return sh::reduce_precision(value, 5, 10);
+  if (type == ElementType::kBF16) return sh::reduce_precision(value, 8, 7);
+  return sh::convert(sh::convert(value, type), value.dtype());
 }
 
+Values operands_of(const Call& call, Names names, ElementType type, Numbers numbers) {
+  const ElementType compute = compute_type(type);
+  Values values = broadcast_arguments(call, names, compute);
+  if (compute == type || numbers == Numbers::kPrecise) return values;
+  size_t at = 0;
+  for (const std::string_view name : names) {
+    Value& value = values[at++];
+    if (has_type(call, name, type)) continue;
+    value = rounded_to(value, type);
+  }
+  return values;
+}
+
+Values operands(const Call& call, Names names, Numbers numbers = Numbers::kRounded) {
+  return operands_of(call, names, result_type(call, names), numbers);
+}
+
+Values floating_operands(const Call& call, Names names, Numbers numbers = Numbers::kRounded) {
+  return operands_of(call, names, to_floating(result_type(call, names)), numbers);
+}
 // `value` times the number argument `name`; nothing to do for a known 1.
 Value scaled(const Call& call, std::string_view name, Value value) {
   if (!call.has(name) || call.is_known(name, 1)) return value;
@@ -84,13 +110,18 @@ Value remainder_rule(Value a, Value b) {
 
 Values div_rule(Call& call) {
   const std::string mode = call.string("rounding_mode");
-  const Values v =
-      mode.empty() ? floating_operands(call, {"self", "other"}) : operands(call, {"self", "other"});
+  const ElementType type = result_type(call, {"self", "other"});
+  const Values v = mode.empty() ? floating_operands(call, {"self", "other"}, Numbers::kPrecise)
+                                : operands(call, {"self", "other"}, Numbers::kPrecise);
+  // The fraction is dropped from the quotient as the narrow type holds it.
+  if (mode == "trunc" && compute_type(type) != type) {
+    return {truncate(rounded_to(v[0] / v[1], type))};
+  }
   return {divide_rounded(v[0], v[1], mode)};
 }
 
 Values floor_divide_rule(Call& call) {
-  const Values v = operands(call, {"self", "other"});
+  const Values v = operands(call, {"self", "other"}, Numbers::kPrecise);
   return {divide_rounded(v[0], v[1], "floor")};
 }
 
@@ -270,11 +301,13 @@ struct BinaryEntry {
   const char* op;
   Binary function;
   bool floating;  // integers compute in the default float type
+  Numbers numbers = Numbers::kRounded;
+  bool complex = false;  // has a meaning for complex numbers
 };
 
 constexpr BinaryEntry kBinary[] = {
-    {"aten::mul", sh::multiply, false},
-    {"aten::true_divide", sh::divide, true},
+    {"aten::mul", sh::multiply, false, Numbers::kPrecise, true},
+    {"aten::true_divide", sh::divide, true, Numbers::kPrecise, true},
     {"aten::remainder", remainder_rule, false},
     {"aten::fmod", sh::remainder, false},
     {"aten::maximum", sh::maximum, false},
@@ -308,8 +341,11 @@ Value divide_rounded(Value a, Value b, std::string_view mode) {
 void register_arithmetic(Registry& r) {
   for (const BinaryEntry& entry : kBinary) {
     r.add(entry.op, [entry](Call& call) -> Values {
-      const Values v = entry.floating ? floating_operands(call, {"self", "other"})
-                                      : operands(call, {"self", "other"});
+      const Values v = entry.floating ? floating_operands(call, {"self", "other"}, entry.numbers)
+                                      : operands(call, {"self", "other"}, entry.numbers);
+      if (sh::is_complex(v[0].dtype()) && !entry.complex) {
+        throw Unsupported(call.op() + ": complex numbers");
+      }
       return {entry.function(v[0], v[1])};
     });
   }

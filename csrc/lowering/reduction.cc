@@ -87,12 +87,6 @@ Value number_of(Builder& builder, const TensorType& type, double number) {
   return sh::splat(builder, type, number);
 }
 
-Value is_nan(Value value) {
-  const ElementType t = value.dtype();
-  if (sh::is_float(t) || sh::is_complex(t)) return sh::ne(value, value);
-  return sh::splat(value.builder(), TensorType{ElementType::kPred, value.dims()}, false);
-}
-
 Value is_nonzero(Value value) {
   if (sh::is_bool(value.dtype())) return value;
   return sh::ne(value, constant_like(value, 0));

@@ -40,7 +40,6 @@ Value first_index_of(Value value, Value extreme, int64_t dim);
 
 // A number in every element, whatever the type (see also constant_like() in expression.h).
 Value number_of(Builder& builder, const TensorType& type, double number);
-Value is_nan(Value value);          // all false for types without NaN
 Value is_nonzero(Value value);      // any type to bool
 Value convert_halves(Value value);  // to compute_type()
 

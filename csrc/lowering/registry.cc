@@ -21,6 +21,7 @@ const Registry& Registry::instance() {
     register_attention(r);
     register_recurrent(r);
     register_indexing(r);
+    register_nonzero(r);
     register_copy(r);
     register_shape(r);
     register_creation(r);

@@ -1,5 +1,6 @@
 #include "lowering/scan.h"
 
+#include "lowering/expression.h"
 #include "lowering/families.h"
 #include "lowering/indexing.h"
 #include "lowering/promotion.h"

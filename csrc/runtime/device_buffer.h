@@ -16,8 +16,9 @@ class DeviceBuffer {
   DeviceBuffer(pjrt::Buffer buffer, const Layout* layout, int device)
       : buffer_(std::move(buffer)), layout_(layout), device_(device) {
     memory_counters(device_).add(static_cast<int64_t>(layout_->nbytes));
+    layout_->live.fetch_add(1, std::memory_order_relaxed);
   }
-  ~DeviceBuffer() { memory_counters(device_).remove(static_cast<int64_t>(layout_->nbytes)); }
+  ~DeviceBuffer();
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstdlib>
+#include <stdexcept>
+#include <string>
 
 namespace torch_tpu::runtime {
 
@@ -18,28 +20,50 @@ int64_t limit_from_environment() {
   if (!text || !*text) return 0;
   char* end = nullptr;
   double value = std::strtod(text, &end);
-  switch (*end) {
-    case 'k':
-    case 'K':
-      value *= 1024.0;
-      break;
-    case 'm':
-    case 'M':
-      value *= 1024.0 * 1024;
-      break;
-    case 'g':
-    case 'G':
-      value *= 1024.0 * 1024 * 1024;
-      break;
-    default:
-      break;
+  std::string unit(end);
+  if (!unit.empty()) {
+    switch (unit[0]) {
+      case 'k':
+      case 'K':
+        value *= 1024.0;
+        unit.erase(0, 1);
+        break;
+      case 'm':
+      case 'M':
+        value *= 1024.0 * 1024;
+        unit.erase(0, 1);
+        break;
+      case 'g':
+      case 'G':
+        value *= 1024.0 * 1024 * 1024;
+        unit.erase(0, 1);
+        break;
+      default:
+        break;
+    }
+  }
+  const bool understood = end != text && (unit.empty() || unit == "B" || unit == "iB");
+  if (!understood || !(value >= 1) || value > 1e18) {
+    throw std::invalid_argument(
+        std::string("TORCH_TPU_MEMORY_LIMIT: expected a number of bytes, such as 500M or 2.5G, "
+                    "got '") +
+        text + "'");
   }
   return static_cast<int64_t>(value);
 }
 
-std::atomic<int64_t>& limit() {
-  static std::atomic<int64_t> value{limit_from_environment()};
-  return value;
+using Limits = std::array<std::atomic<int64_t>, kMaxDevices>;
+
+std::atomic<int64_t>& limit(int device) {
+  struct FromEnvironment {
+    Limits values{};
+    FromEnvironment() {
+      const int64_t bytes = limit_from_environment();
+      for (std::atomic<int64_t>& value : values) value.store(bytes);
+    }
+  };
+  static FromEnvironment limits;
+  return limits.values.at(static_cast<size_t>(device));
 }
 
 }  // namespace
@@ -62,11 +86,14 @@ MemoryCounters& memory_counters(int device) {
   return counters.at(static_cast<size_t>(device));
 }
 
-int64_t memory_limit() { return limit().load(std::memory_order_relaxed); }
-void set_memory_limit(int64_t bytes) { limit().store(bytes, std::memory_order_relaxed); }
+int64_t memory_limit(int device) { return limit(device).load(std::memory_order_relaxed); }
+
+void set_memory_limit(int device, int64_t bytes) {
+  limit(device).store(bytes, std::memory_order_relaxed);
+}
 
 bool would_exceed_limit(int device, int64_t nbytes) {
-  const int64_t bound = memory_limit();
+  const int64_t bound = memory_limit(device);
   return bound > 0 &&
          memory_counters(device).bytes.load(std::memory_order_relaxed) + nbytes > bound;
 }

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <string>
 
 namespace torch_tpu::runtime {
 
@@ -26,11 +25,11 @@ struct MemoryCounters {
 
 MemoryCounters& memory_counters(int device);
 
-// The limit on live bytes per device, 0 for none: TORCH_TPU_MEMORY_LIMIT (bytes, or with a K, M or
-// G suffix) or set_memory_limit. On a device that reports its own limit the plugin enforces that
-// one as well.
-int64_t memory_limit();
-void set_memory_limit(int64_t bytes);
+// The limit on a device's live bytes, 0 for none: TORCH_TPU_MEMORY_LIMIT (bytes, or with a K, M or
+// G suffix) or set_memory_limit. On a device that has a limit of its own the plugin enforces that
+// one as well. Throws std::invalid_argument when the variable is not understood.
+int64_t memory_limit(int device);
+void set_memory_limit(int device, int64_t bytes);
 
 // Whether `nbytes` more would go beyond the limit.
 bool would_exceed_limit(int device, int64_t nbytes);

@@ -26,10 +26,18 @@ Search& search() {
   return s;
 }
 
+// Asking takes Python's lock, so it is done without ours: whoever holds Python's may want ours.
 pjrt::PluginChoice choose() {
   Search& s = search();
+  std::function<pjrt::PluginSearch()> ask;
+  {
+    const std::lock_guard lock(s.mutex);
+    if (s.choice) return *s.choice;
+    ask = s.ask;
+  }
+  pjrt::PluginChoice choice = pjrt::choose_plugin(ask ? ask() : pjrt::PluginSearch{});
   const std::lock_guard lock(s.mutex);
-  if (!s.choice) s.choice = pjrt::choose_plugin(s.ask ? s.ask() : pjrt::PluginSearch{});
+  if (!s.choice) s.choice = std::move(choice);
   return *s.choice;
 }
 
@@ -117,6 +125,7 @@ Runtime& Runtime::get() {
     }
     return *runtime;
   }
+  choose();  // before the lock: see there
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   if (Runtime* runtime = g_runtime.load(std::memory_order_acquire)) return *runtime;
