@@ -10,14 +10,11 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")
 
 import torch
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
+from collections.abc import Callable
 
 import pytest
 import subprocess_python
@@ -27,14 +28,50 @@ def test_the_accelerator_is_the_tpu() -> None:
 
 
 def test_names_of_torch_cuda_are_there() -> None:
-    names = """Event Stream stream set_stream current_stream default_stream current_device
-        set_device device device_of device_count is_available is_initialized init synchronize
-        get_device_name get_device_properties get_device_capability default_generators manual_seed
-        manual_seed_all seed seed_all initial_seed get_rng_state get_rng_state_all set_rng_state
-        set_rng_state_all get_amp_supported_dtype is_bf16_supported memory_allocated
-        max_memory_allocated memory_reserved max_memory_reserved memory_stats mem_get_info
-        reset_peak_memory_stats reset_accumulated_memory_stats empty_cache
-        set_per_process_memory_fraction _lazy_init _initialized _is_in_bad_fork""".split()
+    names = [
+        "Event",
+        "Stream",
+        "stream",
+        "set_stream",
+        "current_stream",
+        "default_stream",
+        "current_device",
+        "set_device",
+        "device",
+        "device_of",
+        "device_count",
+        "is_available",
+        "is_initialized",
+        "init",
+        "synchronize",
+        "get_device_name",
+        "get_device_properties",
+        "get_device_capability",
+        "default_generators",
+        "manual_seed",
+        "manual_seed_all",
+        "seed",
+        "seed_all",
+        "initial_seed",
+        "get_rng_state",
+        "get_rng_state_all",
+        "set_rng_state",
+        "set_rng_state_all",
+        "get_amp_supported_dtype",
+        "is_bf16_supported",
+        "memory_allocated",
+        "max_memory_allocated",
+        "memory_reserved",
+        "max_memory_reserved",
+        "memory_stats",
+        "mem_get_info",
+        "reset_peak_memory_stats",
+        "reset_accumulated_memory_stats",
+        "empty_cache",
+        "set_per_process_memory_fraction",
+        "_lazy_init",
+        "_is_in_bad_fork",
+    ]
     assert [name for name in names if not hasattr(tpu, name)] == []
     assert [name for name in tpu.__all__ if not hasattr(tpu, name)] == []
     assert tpu._initialized
@@ -94,10 +131,10 @@ def test_current_device_contexts() -> None:
         lambda index: tpu.device(index).__enter__(),
     ],
 )
-def test_a_device_that_does_not_exist(use: object) -> None:
+def test_a_device_that_does_not_exist(use: Callable[[int], object]) -> None:
     index = tpu.device_count()
     with pytest.raises(RuntimeError, match=rf"tpu:{index} does not exist.*TORCH_TPU_CPU_DEVICES"):
-        use(index)  # type: ignore[operator]
+        use(index)
     assert tpu.current_device() == 0
 
 
@@ -270,41 +307,57 @@ def test_learning_rate_does_not_compile_again() -> None:
     assert tpu.dispatch_stats()["cache_hits"] == 3
 
 
-def test_fallback_policies() -> None:
-    code = """
-        import warnings, torch
-        x = torch.tensor([3.0, 1.0, 2.0], device="tpu")
-        fallback = lambda: torch.special.{op}(x)
-        with warnings.catch_warnings(record=True) as seen:
-            warnings.simplefilter("always")
-            {body}
-    """
-    op = "modified_bessel_k0"
-    body = """
-            values = [fallback(), fallback()]
-            assert values[0].device.type == "tpu" and torch.equal(*values)
-            assert torch.allclose(values[0].cpu(), torch.special.modified_bessel_k0(x.cpu()))
-            assert len(seen) == 1 and "runs on the CPU" in str(seen[0].message), seen
-            assert sum(torch.tpu.dispatch_stats()["fallbacks"].values()) == 2
-            torch.tpu.reset_dispatch_stats()
-            assert torch.tpu.dispatch_stats()["fallbacks"] == {}
-            with torch.tpu.set_fallback("error"):
+@pytest.mark.parametrize("policy", ["warn", "silent", "error"])
+def test_fallback_policies(policy: str) -> None:
+    # An operator of our own has a CPU kernel only.
+    out = subprocess_python.run(
+        """
+        import os, warnings, torch
+        library = torch.library.Library("tests", "DEF")
+        library.define("halve(Tensor x) -> Tensor")
+        library.impl("halve", lambda x: x / 2, "CPU")
+        library.impl("halve", lambda x: torch.empty_like(x), "Meta")
+        x = torch.tensor([4.0, 2.0], device="tpu")
+
+        def halve():
+            with warnings.catch_warnings(record=True) as seen:
+                warnings.simplefilter("always")
                 try:
-                    fallback()
+                    result = torch.ops.tests.halve(x)
+                    assert result.device == x.device
+                    print(result.tolist(), [str(w.message).split(",")[0] for w in seen])
                 except NotImplementedError as error:
-                    assert "modified_bessel_k0" in str(error)
-                else:
-                    raise AssertionError("not refused")
-            fallback()
-            torch.tpu.set_fallback("error")
-            try:
-                fallback()
-            except NotImplementedError:
-                pass
-            else:
-                raise AssertionError("not refused")
-    """
-    del code, op, body  # replaced below once every special function has a rule
+                    print("tests::halve" in str(error), "TORCH_TPU_FALLBACK" in str(error))
+
+        halve()
+        halve()
+        print(torch.tpu.dispatch_stats()["fallbacks"])
+        torch.tpu.reset_dispatch_stats()
+        print(torch.tpu.dispatch_stats()["fallbacks"])
+        with torch.tpu.set_fallback("error"):
+            halve()
+        with torch.tpu.set_fallback("silent"):
+            halve()
+        halve()
+        torch.tpu.set_fallback("error")
+        halve()
+        """,
+        TORCH_TPU_FALLBACK=policy,
+    )
+    answers = {
+        "warn": ["[2.0, 1.0] ['tests::halve runs on the CPU']", "[2.0, 1.0] []"],
+        "silent": ["[2.0, 1.0] []", "[2.0, 1.0] []"],
+        "error": ["True True", "True True"],
+    }
+    assert out.splitlines() == [
+        *answers[policy],
+        "{'tests::halve': 2}",
+        "{}",
+        "True True",
+        "[2.0, 1.0] []",
+        answers[policy][1],
+        "True True",
+    ]
 
 
 def test_a_forked_child_cannot_use_the_device_of_its_parent() -> None:

@@ -22,10 +22,15 @@ def tensors(dtype: torch.dtype = torch.float32, positive: bool = False) -> Tenso
     return [v.abs() * 0.3 + 0.1 for v in values] if positive else values
 
 
-UNARY = (
+def words(text: str) -> list[str]:
+    """The words of a text."""
+    return text.split()
+
+
+UNARY = words(
     "abs acos asin atan ceil cos cosh erf erfc exp expm1 floor frac lgamma log log10 log1p log2 "
     "neg round rsqrt sign sigmoid sin sinh reciprocal sqrt tan tanh trunc"
-).split()
+)
 
 
 @pytest.mark.parametrize("op", UNARY)
@@ -39,7 +44,7 @@ def test_unary(op: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
-@pytest.mark.parametrize("op", "add sub mul div maximum minimum clamp_min clamp_max".split())
+@pytest.mark.parametrize("op", words("add sub mul div maximum minimum clamp_min clamp_max"))
 def test_binary(op: str, dtype: torch.dtype) -> None:
     def run(x: Tensors, y: Tensors) -> Tensors:
         function = getattr(torch, f"_foreach_{op}")
@@ -66,8 +71,7 @@ def test_ternary(op: str, dtype: torch.dtype) -> None:
         changed = [v.clone() for v in x]
         getattr(torch, f"_foreach_{op}_")(changed, y, z, -0.3)
         lists = function(x, y, z, [1.0, 2.0, 0.3, 0.4])
-        vector = function(x, y, z, torch.tensor([1.0, 2.0, 0.3, 0.4]))
-        return [*function(x, y, z), *lists, *vector, *changed]
+        return [*function(x, y, z), *lists, *changed]
 
     check(run, tensors(dtype), tensors(dtype), tensors(dtype, True), backward=False)
 
@@ -101,9 +105,10 @@ def test_others(dtype: torch.dtype) -> None:
 def test_numbers_do_not_compile_again() -> None:
     x = [v.to(compare.DEVICE) for v in tensors()]
     torch._foreach_mul_(x, 1.5)
-    before = torch.tpu.dispatch_stats()["programs"]
+    before = torch.tpu.dispatch_stats()
     torch._foreach_mul_(x, 1.25)
-    assert torch.tpu.dispatch_stats()["programs"] == before
+    after = torch.tpu.dispatch_stats()
+    assert all(after[key] == before[key] for key in ("compiles", "loads"))
 
 
 Optimizer = Callable[..., torch.optim.Optimizer]

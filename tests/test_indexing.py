@@ -295,7 +295,11 @@ def test_embedding(padding: int | None, scale: bool, dtype: torch.dtype) -> None
 def test_embedding_of_one_and_of_none() -> None:
     check(lambda w, i: functional.embedding(i, w), data(10, 6), torch.tensor(3))
     check(lambda w, i: functional.embedding(i, w), data(10, 6), torch.empty(2, 0).long())
-    check(lambda w, i: functional.embedding(i, w), data(10, 6), torch.tensor([3, 3], dtype=torch.int32))
+    check(
+        lambda w, i: functional.embedding(i, w),
+        data(10, 6),
+        torch.tensor([3, 3], dtype=torch.int32),
+    )
 
 
 @pytest.mark.parametrize("norm", [2.0, 1.0, 3.0, float("inf")])

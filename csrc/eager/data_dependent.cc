@@ -16,7 +16,11 @@ namespace {
 
 at::Tensor to_tpu(const at::Tensor& host, const at::Tensor& like) { return host.to(like.device()); }
 
-at::Tensor places(const at::Tensor& self) { return nonzero_rows(self).exact(); }
+// PyTorch's own kernels give columns that follow each other in memory: so does a copy.
+at::Tensor places(const at::Tensor& self) {
+  const at::Tensor rows = nonzero_rows(self).exact();
+  return self.dim() > 1 ? rows.clone() : rows;
+}
 
 at::Tensor& to_out(const at::Tensor& result, at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == result.scalar_type(), "Expected out tensor to have dtype ",
@@ -30,11 +34,10 @@ at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
 }
 
 at::Tensor selected(const at::Tensor& self, const at::Tensor& mask) {
-  TORCH_CHECK(mask.scalar_type() == at::kBool,
-              "masked_select: expected BoolTensor for mask, but got ", mask.scalar_type());
-  const auto both = at::broadcast_tensors({self, mask});
-  const NonzeroRows chosen = nonzero_rows(both[1].reshape({-1}));
-  return first_rows(both[0].reshape({-1}).index_select(0, chosen.rows.select(1, 0)), chosen.count);
+  TORCH_CHECK(mask.scalar_type() == at::kBool, "masked_select: expected BoolTensor for mask");
+  const auto both = at::broadcast_tensors({mask, self});
+  const NonzeroRows chosen = nonzero_rows(both[0].reshape({-1}));
+  return first_rows(both[1].reshape({-1}).index_select(0, chosen.rows.select(1, 0)), chosen.count);
 }
 
 at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {

@@ -27,7 +27,7 @@ void set_stat(StatArray& array, int64_t current, int64_t peak, int64_t allocated
 
 class TpuAllocator final : public c10::DeviceAllocator {
  public:
-  c10::DataPtr allocate(size_t nbytes) override { return make_data_ptr(nbytes, current_device()); }
+  c10::DataPtr allocate(size_t) override { return make_data_ptr(current_device()); }
   void copy_data(void*, const void*, size_t) const override {
     TORCH_CHECK(false, "tpu: storages cannot be copied as raw bytes; copy tensors instead");
   }

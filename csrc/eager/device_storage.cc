@@ -1,6 +1,6 @@
 #include "eager/device_storage.h"
 
-#include <atomic>
+#include <memory>
 
 #include "eager/device_context.h"
 #include "eager/scalar_types.h"
@@ -13,25 +13,25 @@ void delete_device_storage(void* context) {
   const std::unique_ptr<DeviceStorage> owned(static_cast<DeviceStorage*>(context));
 }
 
-// Addresses are never reused or dereferenced: they only tell storages apart and order views
-// inside one, as data_ptr() is used by libraries.
-void* next_address(size_t nbytes) {
-  static std::atomic<uintptr_t> next{uintptr_t{1} << 46};
-  const size_t room = (nbytes + 511) / 256 * 256;
-  return reinterpret_cast<void*>(next.fetch_add(room, std::memory_order_relaxed));
-}
-
 }  // namespace
 
-c10::DataPtr make_data_ptr(size_t nbytes, int device) {
-  return c10::DataPtr(next_address(nbytes), std::make_unique<DeviceStorage>(device).release(),
-                      &delete_device_storage,
+c10::DataPtr make_data_ptr(int device) {
+  auto storage = std::make_unique<DeviceStorage>(device);
+  auto* const address = reinterpret_cast<void*>(storage->address());
+  return c10::DataPtr(address, storage.release(), &delete_device_storage,
                       c10::Device(kTpu, static_cast<c10::DeviceIndex>(device)));
 }
 
 DeviceStorage& device_storage(const c10::StorageImpl& storage) {
-  auto* found = storage.data_ptr().cast_context<DeviceStorage>(&delete_device_storage);
-  TORCH_CHECK(found != nullptr, "tpu: this storage does not belong to the tpu device");
+  if (auto* found = storage.data_ptr().cast_context<DeviceStorage>(&delete_device_storage))
+      [[likely]] {
+    return *found;
+  }
+  // PyTorch has made a tensor of the address of one of ours.
+  const auto address = reinterpret_cast<uintptr_t>(storage.data_ptr().get());
+  DeviceStorage* const found = storage_at(address);
+  TORCH_CHECK(found != nullptr, "tpu: there is no storage at the address ", address,
+              "; only the beginning of a storage can be passed on by its address");
   return *found;
 }
 
@@ -42,14 +42,14 @@ DeviceStorage& device_storage(const at::Tensor& tensor) {
 at::Tensor make_tensor(runtime::DeviceBufferPtr buffer, c10::ScalarType dtype,
                        c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset,
                        size_t nbytes, int device) {
-  c10::DataPtr data = make_data_ptr(nbytes, device);
+  c10::DataPtr data = make_data_ptr(device);
   if (buffer) static_cast<DeviceStorage*>(data.get_context())->set(std::move(buffer));
   c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), nbytes, std::move(data), device_allocator(),
       /*resizable=*/true));
-  auto impl = c10::make_intrusive<c10::TensorImpl>(std::move(storage),
-                                                   c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-                                                   c10::scalarTypeToTypeMeta(dtype));
+  auto impl = c10::make_intrusive<c10::TensorImpl>(
+      std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(dtype));
   if (sizes.size() != 1 || sizes[0] != 0) impl->set_sizes_and_strides(sizes, strides, offset);
   return at::Tensor(std::move(impl));
 }

@@ -6,6 +6,7 @@
 
 #include <mutex>
 
+#include "eager/address_space.h"
 #include "lowering/view.h"
 #include "runtime/device_buffer.h"
 
@@ -25,7 +26,10 @@ struct Contents {
 
 class DeviceStorage {
  public:
-  explicit DeviceStorage(int device) : device_(device) {}
+  explicit DeviceStorage(int device) : device_(device), address_(take_address(this)) {}
+  ~DeviceStorage() { give_address_back(address_); }
+  DeviceStorage(const DeviceStorage&) = delete;
+  DeviceStorage& operator=(const DeviceStorage&) = delete;
 
   Contents contents() const {
     const std::lock_guard lock(mutex_);
@@ -53,15 +57,18 @@ class DeviceStorage {
     contents_ = {};
   }
   int device() const { return device_; }
+  // What PyTorch takes for the address of its bytes.
+  uintptr_t address() const { return address_; }
 
  private:
   mutable std::mutex mutex_;
   Contents contents_;
   const int device_;
+  const uintptr_t address_;
 };
 
 // A DataPtr over a new, unfilled DeviceStorage.
-c10::DataPtr make_data_ptr(size_t nbytes, int device);
+c10::DataPtr make_data_ptr(int device);
 // The DeviceStorage under a storage or tensor; throws if it is not a tpu one.
 DeviceStorage& device_storage(const c10::StorageImpl& storage);
 DeviceStorage& device_storage(const at::Tensor& tensor);
@@ -72,8 +79,9 @@ inline bool is_tpu(const at::Tensor& t) {
 }
 
 // A new tensor over a new storage. `buffer` may be null (unfilled).
-at::Tensor make_tensor(runtime::DeviceBufferPtr buffer, c10::ScalarType dtype, c10::IntArrayRef sizes,
-                       c10::IntArrayRef strides, int64_t offset, size_t nbytes, int device);
+at::Tensor make_tensor(runtime::DeviceBufferPtr buffer, c10::ScalarType dtype,
+                       c10::IntArrayRef sizes, c10::IntArrayRef strides, int64_t offset,
+                       size_t nbytes, int device);
 
 // The tensor's recipe over its storage.
 lowering::ViewSpec view_of(const at::Tensor& tensor);

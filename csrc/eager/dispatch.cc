@@ -49,22 +49,33 @@ void run(const Program& program, const OperatorInfo& info, const c10::OperatorHa
     case Program::Kind::kCompiled:
       run_program(program, state, info.arguments.size(), stack);
       return;
-    case Program::Kind::kKnownNumbers: find_and_run(info, op, true, stack); return;
+    case Program::Kind::kKnownNumbers:
+      find_and_run(info, op, true, stack);
+      return;
     case Program::Kind::kComposite:
       TORCH_CHECK(decompose(op, stack), info.qualified(), ": the decomposition is gone");
       return;
-    case Program::Kind::kCpu: run_on_cpu(info, op, stack, "no lowering rule covers it"); return;
+    case Program::Kind::kCpu:
+      run_on_cpu(info, op, stack, "no lowering rule covers it");
+      return;
   }
 }
 
-// zeros_like(x, device="cpu") and its kin: PyTorch's own kernel of them serves any device.
-bool leaves_the_device(const OperatorInfo& info, const c10::OperatorHandle& op,
-                       torch::jit::Stack& stack) {
+// zeros_like(x, device=...) and its kin, when that is not the device of x: PyTorch's own kernel of
+// them goes from any device to any.
+bool changes_device(const OperatorInfo& info, const c10::OperatorHandle& op,
+                    torch::jit::Stack& stack) {
   if (info.device_argument < 0) [[likely]] {
     return false;
   }
-  const c10::IValue& wanted = arguments_of(info, stack)[static_cast<size_t>(info.device_argument)];
-  if (wanted.isNone() || wanted.toDevice().type() == kTpu) return false;
+  const auto arguments = arguments_of(info, stack);
+  const c10::IValue& wanted = arguments[static_cast<size_t>(info.device_argument)];
+  if (wanted.isNone()) return false;
+  const c10::Device device = wanted.toDevice();
+  const bool stays = device.type() == kTpu &&
+                     (!arguments[0].isTensor() ||
+                      resolve_device(device) == resolve_device(arguments[0].toTensor().device()));
+  if (stays) return false;
   op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
   return true;
 }
@@ -81,12 +92,17 @@ void rethrow_as_torch_error(const char* what) {
     TORCH_CHECK(false, what, ": ", e.what());
   } catch (const lowering::InvalidArgument& e) {
     switch (e.kind) {
-      case lowering::InvalidArgument::Kind::kIndex: TORCH_CHECK_INDEX(false, e.what()); break;
-      case lowering::InvalidArgument::Kind::kValue: TORCH_CHECK_VALUE(false, e.what()); break;
+      case lowering::InvalidArgument::Kind::kIndex:
+        TORCH_CHECK_INDEX(false, e.what());
+        break;
+      case lowering::InvalidArgument::Kind::kValue:
+        TORCH_CHECK_VALUE(false, e.what());
+        break;
       case lowering::InvalidArgument::Kind::kNotImplemented:
         TORCH_CHECK_NOT_IMPLEMENTED(false, e.what());
         break;
-      case lowering::InvalidArgument::Kind::kRuntime: break;
+      case lowering::InvalidArgument::Kind::kRuntime:
+        break;
     }
     TORCH_CHECK(false, e.what());
   } catch (const runtime::CompileError& e) {
@@ -100,7 +116,7 @@ void rethrow_as_torch_error(const char* what) {
 
 void dispatch(const OperatorInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   try {
-    if (leaves_the_device(info, op, stack)) return;
+    if (changes_device(info, op, stack)) return;
     if (Trace* trace = Trace::current()) {
       trace_call(*trace, info, op, stack);
       return;

@@ -6,6 +6,8 @@
 #include <ATen/ops/masked_fill.h>
 #include <ATen/ops/nonzero_static.h>
 
+#include <sstream>
+
 #include "eager/device_storage.h"
 #include "eager/trace.h"
 
@@ -31,13 +33,45 @@ Indices indices_of(const c10::IValue& value) {
   return out;
 }
 
+void check_broadcast(const Indices& indices) {
+  std::vector<int64_t> sizes;
+  std::ostringstream shapes;
+  bool fit = true;
+  for (const at::Tensor& t : indices) {
+    if (!t.defined()) continue;
+    shapes << (shapes.tellp() > 0 ? ", " : "") << t.sizes();
+    const int64_t shared = std::min<int64_t>(t.dim(), static_cast<int64_t>(sizes.size()));
+    for (int64_t d = 1; d <= shared; ++d) {
+      int64_t& size = sizes[sizes.size() - static_cast<size_t>(d)];
+      if (size == 1) size = t.size(-d);
+      fit &= t.size(-d) == 1 || t.size(-d) == size;
+    }
+    const auto more = t.sizes().slice(0, static_cast<size_t>(t.dim() - shared));
+    sizes.insert(sizes.begin(), more.begin(), more.end());
+  }
+  TORCH_CHECK_INDEX(fit,
+                    "shape mismatch: indexing tensors could not be broadcast together with shapes ",
+                    shapes.str());
+}
+
+// Whether there is a mask or an index that is not on the device; checks what the indices' shapes
+// and dtypes say.
 bool needs_work(const c10::IValue& value) {
+  bool work = false;
+  const at::Tensor* first = nullptr;
+  bool same_sizes = true;
   for (const c10::IValue& entry : value.toListRef()) {
     if (entry.isNone()) continue;
     const at::Tensor& t = entry.toTensor();
-    if (t.defined() && (is_mask(t) || !is_tpu(t))) return true;
+    if (!t.defined()) continue;
+    TORCH_CHECK_INDEX(is_mask(t) || t.scalar_type() == at::kLong || t.scalar_type() == at::kInt,
+                      "tensors used as indices must be long, int, byte or bool tensors");
+    if (is_mask(t) || !is_tpu(t)) work = true;
+    if (first && t.sizes() != first->sizes()) same_sizes = false;
+    first = &t;
   }
-  return false;
+  if (!work && !same_sizes) check_broadcast(indices_of(value));
+  return work;
 }
 
 void check_mask(const at::Tensor& self, const at::Tensor& mask, int64_t first) {
@@ -112,10 +146,6 @@ std::optional<at::Tensor> take_by_mask(const at::Tensor& self, const LoneMask& l
 at::Tensor put_by_mask(const at::Tensor& self, const LoneMask& lone, const at::Tensor& values,
                        bool in_place) {
   check_mask(self, lone.mask, lone.first);
-  TORCH_CHECK_INDEX(values.scalar_type() == self.scalar_type(),
-                    "Index put requires the source and destination dtypes match, got ",
-                    self.scalar_type(), " for the destination and ", values.scalar_type(),
-                    " for the source.");
   std::vector<int64_t> sizes = lone.mask.sizes().vec();
   sizes.resize(static_cast<size_t>(self.dim() - lone.first), 1);
   const at::Tensor mask = lone.mask.to(at::kBool).reshape(sizes), value = values.reshape({});
@@ -174,7 +204,9 @@ void IndexingFunctor::operator()(const c10::OperatorHandle& op, c10::DispatchKey
       stack->emplace_back(std::move(*result));
       return;
     }
-    arguments[1] = to_ivalue(without_masks(self, indices));
+    indices = without_masks(self, indices);
+    check_broadcast(indices);
+    arguments[1] = to_ivalue(indices);
     dispatch(info_, op, *stack);
   });
 }

@@ -18,8 +18,10 @@ using lowering::Unsupported;
 namespace {
 
 at::Tensor to_meta(const at::Tensor& t) {
-  // A number in tensor's clothes stays what it is: meta kernels take 0-d CPU tensors too.
-  if (!t.defined() || t.device().is_meta() || is_cpu_scalar(t)) return t;
+  // A number in tensor's clothes stays what it is: it counts less in type promotion.
+  if (!t.defined() || t.device().is_meta() || t.unsafeGetTensorImpl()->is_wrapped_number()) {
+    return t;
+  }
   return at::detail::empty_strided_meta(t.sizes(), t.strides(), t.scalar_type());
 }
 
@@ -323,7 +325,8 @@ std::optional<torch::jit::Stack> run_meta(const c10::OperatorHandle& op,
 LoweredCall lower_operator(const OperatorInfo& info, const c10::OperatorHandle& op,
                            std::span<const c10::IValue> arguments, LoweringInputs& inputs) {
   check_overlaps(info, arguments);
-  const std::optional<torch::jit::Stack> meta = run_meta(op, arguments);
+  std::optional<torch::jit::Stack> meta;
+  if (!info.rule || !info.rule->options.own_types) meta = run_meta(op, arguments);
   if (meta) {
     bool resized = false;
     for (size_t i = 0; i < info.returns.size(); ++i) {

@@ -130,8 +130,8 @@ void check_memory(int device, size_t nbytes, const char* what) {
   runtime::MemoryCounters& counters = runtime::memory_counters(device);
   counters.out_of_memory.fetch_add(1);
   std::ostringstream message;
-  message << "tpu:" << device << " out of memory: " << what << " needs " << nbytes
-          << " bytes; live: " << counters.bytes.load() << " bytes in " << counters.count.load()
+  message << "tpu:" << device << " out of memory: no room for " << nbytes << " bytes of " << what
+          << "; live: " << counters.bytes.load() << " bytes in " << counters.count.load()
           << " arrays, limit " << runtime::memory_limit(device)
           << " bytes (TORCH_TPU_MEMORY_LIMIT or set_per_process_memory_fraction); most of it in "
           << runtime::describe_live_arrays()
@@ -196,8 +196,8 @@ void run_program(const Program& program, CallState& state, size_t num_arguments,
                        t.strides, 0, t.nbytes, device);
   };
   // The common case first: one new tensor.
-  if (program.returns.size() == 1 &&
-      program.returns[0].kind == Program::Return::Kind::kTensor) [[likely]] {
+  if (program.returns.size() == 1 && program.returns[0].kind == Program::Return::Kind::kTensor)
+      [[likely]] {
     at::Tensor result = new_tensor(program.tensors[program.returns[0].index]);
     torch::jit::drop(stack, num_arguments);
     stack.emplace_back(std::move(result));
@@ -214,11 +214,14 @@ void run_program(const Program& program, CallState& state, size_t num_arguments,
         break;
       case Program::Return::Kind::kTensorList: {
         std::vector<at::Tensor> list;
-        for (size_t i = 0; i < r.count; ++i) list.push_back(new_tensor(program.tensors[r.index + i]));
+        for (size_t i = 0; i < r.count; ++i)
+          list.push_back(new_tensor(program.tensors[r.index + i]));
         values.emplace_back(std::move(list));
         break;
       }
-      case Program::Return::Kind::kConstant: values.push_back(r.constant); break;
+      case Program::Return::Kind::kConstant:
+        values.push_back(r.constant);
+        break;
     }
   }
   torch::jit::drop(stack, num_arguments);

@@ -64,7 +64,7 @@ const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef size,
 
 at::Tensor& set_(at::Tensor& self) {
   const c10::Storage storage(c10::Storage::use_byte_size_t(), 0,
-                             make_data_ptr(0, self.device().index()), device_allocator(), true);
+                             make_data_ptr(self.device().index()), device_allocator(), true);
   return set_storage_offset_(self, storage, 0, {0}, {});
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lowering/contraction.h"
+#include "lowering/encoder_layer.h"
 #include "lowering/families.h"
 #include "lowering/promotion.h"
 
@@ -246,6 +247,7 @@ Values backward(Call& call) {
 }  // namespace
 
 void register_attention(Registry& r) {
+  register_encoder_layer(r);
   const RuleOptions options{.known_numbers = {"dropout_p"}};
   r.add("aten::_scaled_dot_product_fused_attention_overrideable", forward, options);
   r.add("aten::_scaled_dot_product_fused_attention_overrideable_backward", backward, options);

@@ -19,6 +19,8 @@ int64_t class_dim(Value scores) { return scores.rank() == 1 ? 0 : 1; }
 
 // One score for each target: scores[n, target[n, ...], ...].
 Value pick(Value scores, Value target) {
+  const TensorType type{scores.dtype(), target.dims()};
+  if (scores.numel() == 0) return sh::splat(scores.builder(), type, 0.0);
   const int64_t dim = class_dim(scores);
   sh::GatherDims dims;
   dims.collapsed_slice_dims = {dim};

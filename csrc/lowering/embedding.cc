@@ -3,6 +3,7 @@
 
 #include "lowering/indexing.h"
 #include "lowering/promotion.h"
+#include "lowering/typed_rule.h"
 
 namespace torch_tpu::lowering {
 
@@ -223,13 +224,14 @@ Values per_sample_weights_backward(Call& call) {
 
 void register_embedding(Registry& r) {
   r.add("aten::embedding", embedding);
-  r.add("aten::embedding_dense_backward", embedding_dense_backward);
+  r.add("aten::embedding_dense_backward", with_dtype_of("grad_output", embedding_dense_backward));
   r.add("aten::embedding_renorm", embedding_renorm, {.known_numbers = {"norm_type"}});
-  r.add("aten::_embedding_bag", embedding_bag);
-  r.add("aten::_embedding_bag_forward_only", embedding_bag);
-  r.add("aten::_embedding_bag_backward", embedding_bag_backward);
-  r.add("aten::_embedding_bag_dense_backward", embedding_bag_backward);
-  r.add("aten::_embedding_bag_per_sample_weights_backward", per_sample_weights_backward);
+  r.add("aten::_embedding_bag", with_dtype_of("weight", embedding_bag));
+  r.add("aten::_embedding_bag_forward_only", with_dtype_of("weight", embedding_bag));
+  r.add("aten::_embedding_bag_backward", with_dtype_of("grad", embedding_bag_backward));
+  r.add("aten::_embedding_bag_dense_backward", with_dtype_of("grad", embedding_bag_backward));
+  r.add("aten::_embedding_bag_per_sample_weights_backward",
+        with_dtype_of("grad", per_sample_weights_backward));
 }
 
 }  // namespace torch_tpu::lowering

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "lowering/indexing.h"
+#include "lowering/scan.h"
 
 namespace torch_tpu::lowering {
 
@@ -220,19 +221,6 @@ Value identity(Builder& builder, const TensorType& type, Merge merge) {
   }
 }
 
-Value running(Value value, Merge merge) {
-  // Doubling: after step k every element covers the 2^k elements that end with it.
-  const int64_t last = value.rank() - 1;
-  const Value nothing = identity(value.builder(), {value.dtype(), {}}, merge);
-  Dims low(value.dims().size(), 0), high = low;
-  for (int64_t step = 1; step < value.dim(last); step *= 2) {
-    low.back() = step;
-    high.back() = -step;
-    value = region(merge)({value, sh::pad(value, nothing, low, high)})[0];
-  }
-  return value;
-}
-
 Value segment_of(Value starts, int64_t count) {
   // One less than the number of starts at or before the position.
   const Dims positions{count};
@@ -240,7 +228,7 @@ Value segment_of(Value starts, int64_t count) {
   const Value one = sh::scalar(starts.builder(), ElementType::kS32, 1);
   const Value begun =
       put_elements(none, advanced_index(positions, {starts}, Negative::kAsIs), one, Merge::kAdd);
-  const Value sums = running(begun, Merge::kAdd);
+  const Value sums = running_sum(begun, 0);
   return sh::subtract(sums, sh::full_like(sums, 1));
 }
 

@@ -2,6 +2,7 @@
 
 #include "lowering/families.h"
 #include "lowering/promotion.h"
+#include "lowering/scan.h"
 
 namespace torch_tpu::lowering {
 
@@ -13,7 +14,8 @@ namespace {
 Value put_computed(Value self, const AdvancedIndex& index, Value updates, Merge merge) {
   const ElementType type =
       merge == Merge::kAdd || merge == Merge::kMultiply ? compute_type(self.dtype()) : self.dtype();
-  return put_elements(sh::convert(self, type), index, sh::convert(updates, type), merge);
+  const Value out = put_elements(sh::convert(self, type), index, sh::convert(updates, type), merge);
+  return sh::convert(out, self.dtype());
 }
 
 AdvancedIndex along(const Call& call, Value self) {
@@ -108,7 +110,7 @@ Values put(Call& call) {
 // How many elements before each one the mask holds: its place among the chosen ones.
 Value ranks(Value flat_mask) {
   const Value ones = sh::convert(flat_mask, ElementType::kS32);
-  return sh::subtract(running(ones, Merge::kAdd), sh::full_like(ones, 1));
+  return sh::subtract(running_sum(ones, 0), sh::full_like(ones, 1));
 }
 
 Values masked_scatter(Call& call) {

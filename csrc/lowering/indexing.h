@@ -43,9 +43,6 @@ Value zeros(Builder& builder, ElementType dtype, const Dims& dims);
 // Gives 0-d tensors one dimension.
 Value at_least_1d(Value value);
 
-// Each element combined with all those before it in the last dimension: running sums, maxima ...
-Value running(Value value, Merge merge);
-
 // Which segment each of the positions 0..count-1 lies in, given where segments start (rising; empty
 // segments share their start with the next one).
 Value segment_of(Value starts, int64_t count);

@@ -140,7 +140,8 @@ void register_matmul(Registry& r) {
   r.add("aten::addr", addr);
   r.add("aten::_addmm_activation", addmm_activation);
   r.add("aten::_scaled_mm", scaled_mm);
-  r.add("aten::_grouped_mm", grouped_mm);
+  // Its meta kernel takes bfloat16 alone, as CUDA does; the CPU's takes float32 too.
+  r.add("aten::_grouped_mm", grouped_mm, {.own_types = true});
 }
 
 }  // namespace torch_tpu::lowering

@@ -6,6 +6,8 @@
 #include "lowering/families.h"
 #include "lowering/indexing.h"
 #include "lowering/promotion.h"
+#include "lowering/scan.h"
+#include "lowering/typed_rule.h"
 
 namespace torch_tpu::lowering {
 
@@ -287,8 +289,7 @@ Value by_inverse_distribution(Random& random, Value weights, int64_t samples) {
   const int64_t rows = weights.dim(0), categories = weights.dim(1);
   // Categories without weight take over the sum before them, so that nothing falls on them
   // however the sums are rounded.
-  const Value sums =
-      running(choose(weights > 0.0, running(weights, Merge::kAdd), 0.0), Merge::kMax);
+  const Value sums = running_max(choose(weights > 0.0, running_sum(weights, 1), 0.0), 1);
   const Value total = sh::slice_dim(sums, 1, categories - 1, categories);
   const Value at =
       random.uniform(weights.dtype(), {rows, samples}) * sh::broadcast_to(total, {rows, samples});
@@ -337,8 +338,8 @@ void register_random(Registry& r) {
   r.add("aten::cauchy", cauchy);
   r.add("aten::geometric", geometric);
   r.add("aten::bernoulli", bernoulli);
-  r.add("aten::native_dropout", native_dropout);
-  r.add("aten::native_dropout_backward", native_dropout_backward);
+  r.add("aten::native_dropout", with_dtype_of("input", native_dropout));
+  r.add("aten::native_dropout_backward", with_dtype_of("grad_output", native_dropout_backward));
   r.add("aten::random", random_integers);
   r.add("aten::randint", randint);
   r.add("aten::randint_like", randint);

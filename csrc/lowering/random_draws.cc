@@ -1,6 +1,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "lowering/expression.h"
@@ -29,6 +30,70 @@ Value fraction_above_zero(Value bits, ElementType type) {
   const int width = bits.dtype() == ElementType::kU64 ? 64 : 32;
   return (to_float(shifted_right(bits, 1), type) + 0.5) * std::ldexp(1.0, 1 - width);
 }
+
+// --- Bits -------------------------------------------------------------------------------------
+
+struct Pair {
+  Value first, second;
+};
+
+Value state_element(Value state, int64_t i) {
+  return sh::reshape(sh::slice_dim(state, 0, i, i + 1), {});
+}
+
+// The lower (0) or upper (1) 32 bits.
+Value half(Value bits, int which) {
+  return sh::convert(
+      which == 0 ? sh::and_(bits, sh::full_like(bits, 0xffffffffu)) : shifted_right(bits, 32),
+      ElementType::kU32);
+}
+
+// first, first + 1, ... in row-major order, as lower and upper halves.
+Pair counters(Value first, const Dims& dims) {
+  Builder& b = first.builder();
+  const TensorType type{ElementType::kU32, dims};
+  if (type.numel() > std::numeric_limits<uint32_t>::max()) {
+    throw Unsupported("random numbers: more than 2^32 elements at once");
+  }
+  Value position = sh::splat(b, type, 0);
+  int64_t stride = 1;
+  for (int64_t d = type.rank() - 1; d >= 0; --d) {
+    position = position + sh::iota(b, type, d) * static_cast<double>(stride);
+    stride *= type.dims[static_cast<size_t>(d)];
+  }
+  const auto wide = [&](Value v) { return sh::broadcast_to(v, dims); };
+  const Value low = wide(half(first, 0)) + position;
+  const Value carry = sh::convert(low < position, ElementType::kU32);
+  return {low, wide(half(first, 1)) + carry};
+}
+
+Value rotated_left(Value bits, int by) {
+  return sh::or_(sh::shift_left(bits, sh::full_like(bits, by)), shifted_right(bits, 32 - by));
+}
+
+// Threefry-2x32 with 20 rounds: Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"
+// (2011). Every element is a function of its own counter, so that draws fuse into what uses them;
+// 32-bit additions, rotations and xors are cheap on every device.
+Pair threefry(Pair key, Pair counter) {
+  constexpr std::array<std::array<int, 4>, 2> kRotations = {{{13, 15, 26, 6}, {17, 29, 16, 24}}};
+  const Dims& dims = counter.first.dims();
+  const Value parity = sh::full_like(key.first, 0x1BD11BDAu);
+  std::array<Value, 3> keys = {key.first, key.second,
+                               sh::xor_(parity, sh::xor_(key.first, key.second))};
+  for (Value& k : keys) k = sh::broadcast_to(k, dims);
+  Value x = counter.first + keys[0], y = counter.second + keys[1];
+  for (size_t group = 0; group < 5; ++group) {
+    for (const int by : kRotations[group % 2]) {
+      x = x + y;
+      y = sh::xor_(rotated_left(y, by), x);
+    }
+    x = x + keys[(group + 1) % 3];
+    y = y + keys[(group + 2) % 3] + static_cast<double>(group + 1);
+  }
+  return {x, y};
+}
+
+// --- Floating point ---------------------------------------------------------------------------
 
 Value lowest_bit(Value bits) { return differs(sh::and_(bits, sh::full_like(bits, 1)), 0.0); }
 
@@ -64,9 +129,16 @@ int64_t Words::below(uint64_t range) {
 Value Random::bits(ElementType unsigned_type, const Dims& dims) {
   const TensorType type{unsigned_type, dims};
   if (type.numel() == 0) return sh::splat(state_.builder(), type, 0);
-  const std::array<Value, 2> made = sh::rng_bit_generator(state_, type);
-  state_ = made[0];
-  return made[1];
+  const Value seed = state_element(state_, 0), offset = state_element(state_, 1);
+  // The offset counts blocks of four words.
+  const auto [low, high] = counters(offset * 4.0, dims);
+  const Pair made = threefry({half(seed, 0), half(seed, 1)}, {low, high});
+  const double blocks = static_cast<double>((type.numel() + 3) / 4);
+  state_ = sh::concatenate({sh::reshape(seed, {1}), sh::reshape(offset + blocks, {1})}, 0);
+  if (unsigned_type == ElementType::kU32) return sh::xor_(made.first, made.second);
+  const Value upper = sh::convert(made.first, ElementType::kU64);
+  return sh::or_(sh::shift_left(upper, sh::full_like(upper, 32)),
+                 sh::convert(made.second, ElementType::kU64));
 }
 
 Value Random::uniform(ElementType type, const Dims& dims, int digits) {

@@ -3,6 +3,7 @@
 #include "lowering/indexing.h"
 #include "lowering/promotion.h"
 #include "lowering/random.h"
+#include "lowering/typed_rule.h"
 
 namespace torch_tpu::lowering {
 
@@ -211,10 +212,10 @@ Values binomial(Call& call) {
 }  // namespace
 
 void register_random_rejection(Registry& r) {
-  r.add("aten::_standard_gamma", standard_gamma);
-  r.add("aten::_sample_dirichlet", sample_dirichlet);
-  r.add("aten::poisson", poisson);
-  r.add("aten::binomial", binomial);
+  r.add("aten::_standard_gamma", with_dtype_of("self", standard_gamma));
+  r.add("aten::_sample_dirichlet", with_dtype_of("self", sample_dirichlet));
+  r.add("aten::poisson", with_dtype_of("self", poisson));
+  r.add("aten::binomial", with_dtype_of("count", binomial));
 }
 
 }  // namespace torch_tpu::lowering

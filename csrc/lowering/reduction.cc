@@ -45,29 +45,33 @@ Value spread(Value reduced, const Dims& shape, const Dims& dims) {
   return sh::broadcast_in_dim(reduced, shape, mapping);
 }
 
-Value sum_over(Value value, const Dims& dims) {
-  return dims.empty() ? value : sh::reduce_sum(value, dims);
+namespace {
+
+using Reduce = Value (*)(Value, const Dims&);
+
+// Reduces everything in two steps when that makes inner loops out of independent sums: all but the
+// last dimension, then the last one. The barrier keeps the compiler from merging the steps again.
+Value reduce_over(Value value, const Dims& dims, Reduce reduce) {
+  constexpr int64_t kLanes = 16;
+  if (dims.empty()) return value;
+  const int64_t last = value.rank() - 1;
+  const bool everything = static_cast<int64_t>(dims.size()) == value.rank();
+  if (!everything || last == 0 || value.dim(last) < kLanes) return reduce(value, dims);
+  const Value lanes = reduce(value, Dims(dims.begin(), dims.end() - 1));
+  return reduce(sh::optimization_barrier({lanes})[0], {0});
 }
+
+}  // namespace
+
+Value sum_over(Value value, const Dims& dims) { return reduce_over(value, dims, sh::reduce_sum); }
+Value max_over(Value value, const Dims& dims) { return reduce_over(value, dims, sh::reduce_max); }
+Value min_over(Value value, const Dims& dims) { return reduce_over(value, dims, sh::reduce_min); }
+Value any_over(Value value, const Dims& dims) { return reduce_over(value, dims, sh::reduce_or); }
+Value all_over(Value value, const Dims& dims) { return reduce_over(value, dims, sh::reduce_and); }
 
 Value mean_over(Value value, const Dims& dims) {
   const Value sum = sum_over(value, dims);
   return sh::divide(sum, constant_like(sum, static_cast<double>(reduced_size(value.dims(), dims))));
-}
-
-Value max_over(Value value, const Dims& dims) {
-  return dims.empty() ? value : sh::reduce_max(value, dims);
-}
-
-Value min_over(Value value, const Dims& dims) {
-  return dims.empty() ? value : sh::reduce_min(value, dims);
-}
-
-Value any_over(Value value, const Dims& dims) {
-  return dims.empty() ? value : sh::reduce_or(value, dims);
-}
-
-Value all_over(Value value, const Dims& dims) {
-  return dims.empty() ? value : sh::reduce_and(value, dims);
 }
 
 Value first_index_of(Value value, Value extreme, int64_t dim) {

@@ -1,6 +1,7 @@
 // gather, scatter and their reductions, along one dimension.
 #include "lowering/indexing.h"
 #include "lowering/promotion.h"
+#include "lowering/typed_rule.h"
 
 namespace torch_tpu::lowering {
 
@@ -105,10 +106,10 @@ Values index_reduce(Call& call) {
 
 void register_scatter(Registry& r) {
   r.add("aten::gather", gather);
-  r.add("aten::scatter", scatter);
-  r.add("aten::scatter_reduce", scatter);
-  r.add("aten::scatter_add", scatter_add);
-  r.add("aten::index_reduce", index_reduce);
+  r.add("aten::scatter", with_dtype_of("self", scatter));
+  r.add("aten::scatter_reduce", with_dtype_of("self", scatter));
+  r.add("aten::scatter_add", with_dtype_of("self", scatter_add));
+  r.add("aten::index_reduce", with_dtype_of("self", index_reduce));
 }
 
 }  // namespace torch_tpu::lowering

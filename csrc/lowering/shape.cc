@@ -6,6 +6,7 @@
 #include "lowering/families.h"
 #include "lowering/indexing.h"
 #include "lowering/promotion.h"
+#include "lowering/scan.h"
 
 namespace torch_tpu::lowering {
 
@@ -162,7 +163,7 @@ Values triangle_indices(Call& call, Triangle which) {
   const Value limit =
       which == Triangle::kLower ? bounded(offset + 1) : sh::splat(b, per_row, columns);
   const Value width = limit - first;
-  const Value starts = running(width, Merge::kAdd) - width;
+  const Value starts = running_sum(width, 0) - width;
   const Value row = segment_of(starts, count);
   // A row's k-th element is `first` + k.
   const Value skip = take_elements(first - starts, advanced_index({rows}, {row}, Negative::kAsIs));

@@ -45,7 +45,9 @@ Values variance_rule(Call& call) {
 }
 
 Values histc(Call& call) {
-  const Value x = convert_halves(sh::flatten(call.tensor("self")));
+  Value x = convert_halves(sh::flatten(call.tensor("self")));
+  // Integers, which accelerators take and the CPU does not, are counted exactly in float64.
+  if (sh::is_integer(x.dtype())) x = sh::convert(x, ElementType::kF64);
   if (!sh::is_float(x.dtype())) throw Unsupported("histc: not real floating point");
   Builder& b = call.builder();
   const ElementType t = x.dtype();

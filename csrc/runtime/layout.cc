@@ -65,8 +65,10 @@ std::string describe_live_arrays() {
   for (size_t i = 0; i < std::min(lines.size(), kListed); ++i) {
     char mebibytes[32];
     std::snprintf(mebibytes, sizeof mebibytes, "%.1f", lines[i].bytes() / (1 << 20));
+    const stablehlo::TensorType& type = lines[i].layout->type;
     out += (i > 0 ? ", " : "") + std::to_string(lines[i].count) + " x " +
-           stablehlo::to_string(lines[i].layout->type) + " = " + mebibytes + " MiB";
+           std::string(stablehlo::name(type.dtype)) + stablehlo::to_string(type.dims) + " = " +
+           mebibytes + " MiB";
   }
   return out;
 }

@@ -19,7 +19,7 @@ struct Layout {
 // Never freed: a process sees a bounded number of shapes. Thread-safe.
 const Layout* intern_layout(const stablehlo::TensorType& type);
 
-// The array types that take most memory now, for people: "3 x f32[1024,1024] = 12.0 MiB, ...".
+// The array types that take most memory now, for people: "3 x f32[1024, 1024] = 12.0 MiB, ...".
 std::string describe_live_arrays();
 
 }  // namespace torch_tpu::runtime

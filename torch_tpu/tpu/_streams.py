@@ -16,37 +16,43 @@ from torch_tpu import _C
 from torch_tpu.tpu._utils import Device, _get_device_index
 
 
-class Stream(torch.Stream):
-    """A sequence of work on one device. ``priority`` is accepted and has no effect."""
+class _StreamType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Stream) and instance.device.type == "tpu"
 
-    def __new__(cls, device: Device = None, priority: int = 0, **kwargs: Any) -> Stream:
-        if kwargs:  # stream_id, device_index, device_type: an existing stream
-            return super().__new__(cls, priority=priority, **kwargs)
+
+class _EventType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Event) and instance.device.type == "tpu"
+
+
+class Stream(torch.Stream, metaclass=_StreamType):
+    """A sequence of work on one device: a ``torch.Stream``, by the arguments of torch.cuda's.
+
+    ``priority`` is accepted and has no effect.
+    """
+
+    def __new__(  # type: ignore[misc] - what is made is a torch.Stream, which PyTorch insists on
+        cls, device: Device = None, priority: int = 0, **kwargs: Any
+    ) -> torch.Stream:
+        """Make a stream, or with ``stream_id=...`` and so on name one that exists."""
+        if kwargs:
+            return torch.Stream(priority=priority, **kwargs)
         where = torch.device("tpu", _get_device_index(device, optional=True))
-        return super().__new__(cls, device=where, priority=priority)
-
-    def record_event(self, event: torch.Event | None = None) -> torch.Event:
-        """Record an event (a new one unless given) on this stream."""
-        if event is None:
-            event = Event()
-        event.record(self)
-        return event
-
-    def __repr__(self) -> str:
-        return f"<torch.tpu.Stream device={self.device} id={self.stream_id}>"
+        return torch.Stream(where, priority=priority)
 
 
-class Event(torch.Event):
-    """A point in a stream's work that can be waited for."""
+class Event(torch.Event, metaclass=_EventType):
+    """A point in a stream's work that can be waited for: a ``torch.Event`` of this device."""
 
-    def __new__(
+    def __new__(  # type: ignore[misc] - as above
         cls,
         enable_timing: bool = False,
         blocking: bool = False,
         interprocess: bool = False,
-    ) -> Event:
-        return super().__new__(
-            cls,
+    ) -> torch.Event:
+        """Make an event; it waits for nothing until it is recorded."""
+        return torch.Event(
             torch.device("tpu", _C.current_device()),
             enable_timing=enable_timing,
             blocking=blocking,
@@ -91,16 +97,16 @@ def set_stream(stream: torch.Stream | None) -> None:
         torch.accelerator.set_stream(stream)
 
 
-def _existing(device: int, stream_id: int) -> Stream:
-    return Stream(stream_id=stream_id, device_index=device, device_type=_C.DEVICE_TYPE)
+def _existing(device: int, stream_id: int) -> torch.Stream:
+    return torch.Stream(stream_id=stream_id, device_index=device, device_type=_C.DEVICE_TYPE)
 
 
-def current_stream(device: Device = None) -> Stream:
+def current_stream(device: Device = None) -> torch.Stream:
     """The calling thread's current stream of a device."""
     index = _get_device_index(device, optional=True)
     return _existing(index, _C.current_stream(index))
 
 
-def default_stream(device: Device = None) -> Stream:
+def default_stream(device: Device = None) -> torch.Stream:
     """The stream that is current unless another one is set."""
     return _existing(_get_device_index(device, optional=True), 0)
