@@ -363,7 +363,7 @@ def summarize(device: torch.device, report: Report) -> None:
             *rows,
             ("ops dispatched", f"{stats['ops']:,}"),
             ("programs compiled", f"{stats['compiles']:,} in {stats['compile_seconds']:.1f} s"),
-            ("programs from the cache", f"{stats['cache_hits']:,}"),
+            ("programs loaded from disk", f"{stats['loads']:,}"),
             ("fallbacks to the CPU", f"{total}"),
         ]
         heading("Summary")

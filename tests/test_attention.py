@@ -106,3 +106,69 @@ def test_multi_head_attention(need_weights: bool) -> None:
         return [out for out in outputs if out is not None]
 
     check(run, data(2, 5, 16), *parameters, tolerance=1e-4)
+
+
+MASKS: list[dict[str, torch.Tensor]] = [
+    {},
+    {"mask": torch.ones(5, 5).triu(1).bool()},
+    {"src_key_padding_mask": torch.tensor([[0, 0, 0, 0, 1], [0, 1, 0, 1, 1]]).bool()},
+    {
+        "mask": torch.ones(5, 5).triu(1).bool(),
+        "src_key_padding_mask": torch.tensor([[0, 0, 0, 0, 1], [0, 0, 0, 1, 1]]).bool(),
+    },
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@pytest.mark.parametrize("masks", MASKS, ids=lambda masks: " and ".join(masks) or "no mask")
+def test_encoder_layer_inference(
+    masks: dict[str, torch.Tensor], activation: str, norm_first: bool, dtype: torch.dtype
+) -> None:
+    layer = torch.nn.TransformerEncoderLayer(
+        16, 4, 32, batch_first=True, norm_first=norm_first, activation=activation, dtype=dtype
+    ).eval()
+    x = data(2, 5, 16, dtype=dtype)
+    with torch.no_grad():
+        expected = layer(x, **renamed(masks))
+        layer.to(compare.DEVICE)
+        placed = {name: mask.to(compare.DEVICE) for name, mask in renamed(masks).items()}
+        actual = layer(x.to(compare.DEVICE), **placed)
+    tolerance = 1e-5 if dtype is torch.float32 else 2e-2
+    compare.assert_close_to_scale(actual, expected, tolerance, "output")
+
+
+def renamed(masks: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The masks as one layer names them."""
+    return {"src_mask" if name == "mask" else name: mask for name, mask in masks.items()}
+
+
+def test_encoder_inference_with_padding() -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2).eval()
+    padding = MASKS[3]["src_key_padding_mask"]
+    x = data(2, 5, 16)
+    with torch.no_grad():
+        expected = encoder(x, src_key_padding_mask=padding)
+        encoder.to(compare.DEVICE)
+        on_device = padding.to(compare.DEVICE)
+        actual = encoder(x.to(compare.DEVICE), src_key_padding_mask=on_device)
+    # The CPU leaves zeros where there is padding.
+    actual = actual.masked_fill(on_device.unsqueeze(-1), 0)
+    compare.assert_close_to_scale(actual, expected, 1e-5, "output")
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_multi_head_attention_inference(average: bool) -> None:
+    layer = torch.nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    padding = torch.tensor([[False, False, True, True], [False] * 4])
+    x = data(2, 4, 16)
+
+    def run(x: torch.Tensor, padding: torch.Tensor) -> object:
+        with torch.no_grad():
+            return layer.to(x.device)(
+                x, x, x, key_padding_mask=padding, average_attn_weights=average
+            )
+
+    check(run, x, padding, backward=False)

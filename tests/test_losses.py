@@ -156,3 +156,30 @@ def test_composed(reduction: str) -> None:
 
     sign = torch.tensor([1, -1, 1, -1])
     check(run, data(4, 5), data(4, 5), data(4, 5), sign)
+
+
+@pytest.mark.parametrize("zero_infinity", [False, True])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_ctc(reduction: str, zero_infinity: bool) -> None:
+    inputs, lengths = torch.tensor([7, 5, 6, 2]), torch.tensor([3, 0, 2, 2])
+    padded = torch.randint(1, 5, (4, 3))
+    padded[2] = 2  # a repeated label needs a blank between
+    padded[3] = 3  # so that two steps are too few
+    joined = torch.cat([row[:n] for row, n in zip(padded, lengths, strict=True)])
+    options: dict[str, Any] = {"reduction": reduction, "zero_infinity": zero_infinity}
+
+    def run(x: torch.Tensor, *targets: torch.Tensor) -> list[torch.Tensor]:
+        logs = x.log_softmax(-1)
+        pairs: list[Any] = [(inputs.tolist(), lengths.tolist()), (inputs, lengths)]
+        return [functional.ctc_loss(logs, t, *pair, **options) for t in targets for pair in pairs]
+
+    check(run, data(7, 4, 5), padded, joined)
+
+
+def test_ctc_of_one_sample() -> None:
+    lengths: list[Any] = [[7], [3]]
+
+    def run(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return functional.ctc_loss(x.log_softmax(-1), target, *lengths, blank=4)
+
+    check(run, data(7, 5), torch.tensor([1, 3, 3]))

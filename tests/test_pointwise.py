@@ -168,8 +168,8 @@ def test_binary(name: str, dtype: torch.dtype) -> None:
     check(function, data(3, 4, dtype=dtype), data(3, 4, dtype=dtype), backward=backward)
     check(function, data(3, 1, dtype=dtype), data(4, dtype=dtype), backward=backward)
     if dtype is torch.float32:
-        check(function, data(3, 4), data())
-        check(function, data(0, 4), data(4))
+        check(function, data(3, 4), data(), backward=backward)
+        check(function, data(0, 4), data(4), backward=backward)
         check(function, torch.tensor(EXTREMES)[:, None], torch.tensor(EXTREMES), backward=False)
 
 
@@ -352,6 +352,8 @@ def test_activation(name: str, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", [n for n in ACTIVATIONS if n != "glu"])
 def test_activation_extremes(name: str) -> None:
+    if name == "gelu":
+        pytest.skip("the CPU's gelu of infinity is NaN")
     check(ACTIVATIONS[name], torch.tensor(EXTREMES), backward=False)
 
 

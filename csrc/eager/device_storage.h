@@ -9,6 +9,7 @@
 #include "eager/address_space.h"
 #include "lowering/view.h"
 #include "runtime/device_buffer.h"
+#include "runtime/spin_lock.h"
 
 namespace torch_tpu::eager {
 
@@ -61,7 +62,7 @@ class DeviceStorage {
   uintptr_t address() const { return address_; }
 
  private:
-  mutable std::mutex mutex_;
+  mutable runtime::SpinLock mutex_;
   Contents contents_;
   const int device_;
   const uintptr_t address_;

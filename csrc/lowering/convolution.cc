@@ -86,9 +86,38 @@ Value swap_channels(Value w, int64_t groups) {
   return reshape(transpose(reshape(w, split), order), merged);
 }
 
+// Kernels that lie side by side: no element of the result sees two of them.
+bool is_blockwise(Value w, const Geometry& g) {
+  for (int64_t i = 0; i < g.count; ++i) {
+    const bool apart = g.dilation[i] == 1 || w.dim(2 + i) == 1;
+    if (!apart || g.padding[i] != 0 || g.stride[i] < w.dim(2 + i)) return false;
+  }
+  return g.groups == 1;
+}
+
+// correlate_transposed of such kernels: a matrix product gives the blocks, which are then laid
+// side by side.
+Value place_blocks(Value y, Value w, const Geometry& g, const Dims& sizes) {
+  const Value blocks = dot(y, w, {.lhs_contracting = {1}, .rhs_contracting = {0}});
+  // [n, y sizes..., in, kernel...] to [n, in, y size, kernel, y size, kernel...]
+  Dims order = {0, g.count + 1}, widen(2 + 2 * g.count, 0), dims = {y.dim(0), w.dim(1)};
+  Dims crop(2 + g.count, 0);
+  for (int64_t i = 0; i < g.count; ++i) {
+    order.push_back(1 + i);
+    order.push_back(g.count + 2 + i);
+    widen[3 + 2 * i] = g.stride[i] - w.dim(2 + i);
+    dims.push_back(y.dim(2 + i) * g.stride[i]);
+    crop[2 + i] = sizes[i] - dims.back();
+  }
+  const Value zero = scalar(y.builder(), blocks.dtype(), 0);
+  const Value apart = pad(transpose(blocks, order), zero, Dims(widen.size(), 0), widen);
+  return pad(reshape(apart, dims), zero, Dims(crop.size(), 0), crop);
+}
+
 // The transpose of `correlate`: from y [n, out] and w [out, in / groups, kernel...] to
 // x [n, in, sizes...].
 Value correlate_transposed(Value y, Value w, const Geometry& g, const Dims& sizes) {
+  if (is_blockwise(w, g)) return place_blocks(y, w, g, sizes);
   ConvolutionWindow window{Dims(g.count, 1), {}, {}, g.stride, g.dilation};
   window.feature_groups = g.groups;
   for (int64_t i = 0; i < g.count; ++i) {

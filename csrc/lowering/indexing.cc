@@ -1,5 +1,7 @@
 #include "lowering/indexing.h"
 
+#include <algorithm>
+
 #include "lowering/families.h"
 #include "lowering/promotion.h"
 #include "lowering/scan.h"
@@ -16,6 +18,28 @@ Value put_computed(Value self, const AdvancedIndex& index, Value updates, Merge 
       merge == Merge::kAdd || merge == Merge::kMultiply ? compute_type(self.dtype()) : self.dtype();
   const Value out = put_elements(sh::convert(self, type), index, sh::convert(updates, type), merge);
   return sh::convert(out, self.dtype());
+}
+
+// What a program could not find out, or would pass over.
+void check_put(const AdvancedIndex& where, const Dims& values) {
+  for (const int64_t d : where.dims) {
+    if (where.operand[static_cast<size_t>(d)] == 0 && where.starts.numel() > 0) {
+      throw InvalidArgument("index is out of bounds for dimension with size 0",
+                            InvalidArgument::Kind::kIndex);
+    }
+  }
+  const size_t spare = values.size() - std::min(values.size(), where.result.size());
+  bool fits = std::all_of(values.begin(), values.begin() + static_cast<ptrdiff_t>(spare),
+                          [](int64_t size) { return size == 1; });
+  for (size_t i = spare; i < values.size(); ++i) {
+    const int64_t room = where.result[where.result.size() - values.size() + i];
+    fits &= values[i] == 1 || values[i] == room;
+  }
+  if (!fits) {
+    throw InvalidArgument("shape mismatch: value tensor of shape " + sh::to_string(values) +
+                          " cannot be broadcast to indexing result of shape " +
+                          sh::to_string(where.result));
+  }
 }
 
 AdvancedIndex along(const Call& call, Value self) {
@@ -36,7 +60,9 @@ Values index_put(Call& call) {
   const Value self = call.tensor("self");
   const AdvancedIndex where = advanced_index(self.dims(), call.tensors("indices"), Negative::kWrap);
   const Merge merge = call.boolean("accumulate") ? Merge::kAdd : Merge::kAssign;
-  return {put_computed(self, where, call.tensor("values"), merge)};
+  const Value values = call.tensor("values");
+  check_put(where, values.dims());
+  return {put_computed(self, where, values, merge)};
 }
 
 Values unsafe_masked_index(Call& call) {

@@ -139,6 +139,7 @@ void register_elementwise_losses(Registry& r) {
 void register_loss(Registry& r) {
   register_elementwise_losses(r);
   register_class_losses(r);
+  register_ctc_loss(r);
 }
 
 }  // namespace torch_tpu::lowering

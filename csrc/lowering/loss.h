@@ -14,6 +14,7 @@ Value reduce_loss(Value losses, LossReduction reduction);
 double loss_count(Value losses, LossReduction reduction);
 
 void register_elementwise_losses(Registry&);  // loss.cc: mse, huber, cross entropy of bits ...
+void register_ctc_loss(Registry&);            // ctc_loss.cc
 void register_class_losses(Registry&);        // class_loss.cc: nll, margins
 
 }  // namespace torch_tpu::lowering

@@ -31,6 +31,12 @@ struct Method {
   int64_t words_for(Value like) const { return like.numel() * words * rounds; }
 };
 
+// Both, computed once: fusion would repeat them for each of a round's results.
+std::pair<Value, Value> once(Value a, Value b) {
+  const Values made = sh::optimization_barrier({a, b});
+  return {made[0], made[1]};
+}
+
 // Repeats rounds until all elements have an accepted sample; `otherwise` is for those without.
 Value sample(Random& random, const Method& method, const Values& parameters, const Values& state,
              Value otherwise) {
@@ -71,8 +77,7 @@ Value sample(Random& random, const Method& method, const Values& parameters, con
 // Marsaglia and Tsang, "A simple method for generating gamma variables" (2000), for shape >= 1.
 Round propose_gamma(Random& random, const Values& parameters, const Values&) {
   const Value d = parameters[0] - 1.0 / 3.0;
-  const Value x = random.normal(kReal, d.dims());
-  const Value u = random.uniform(kReal, d.dims());
+  const auto [x, u] = once(random.normal(kReal, d.dims()), random.uniform(kReal, d.dims()));
   const Value root = 1.0 + x / sh::sqrt(d * 9.0);
   const Value v = root * root * root;
   const Value bound = x * x * 0.5 + d - d * v + d * sh::log(v);
@@ -119,8 +124,7 @@ Value log_factorial(Value k) { return sh::lgamma(k + 1.0); }
 Round propose_poisson(Random& random, const Values& parameters, const Values& state) {
   const Value rate = parameters[0];
   const Value large = rate >= 10.0;
-  const Value u = random.uniform(kReal, rate.dims());
-  const Value v = random.uniform(kReal, rate.dims());
+  const auto [u, v] = once(random.uniform(kReal, rate.dims()), random.uniform(kReal, rate.dims()));
 
   const Value product = state[0] * v;
   const Value below = product <= sh::exponential(-rate);
@@ -161,8 +165,7 @@ Values poisson(Call& call) {
 Round propose_binomial(Random& random, const Values& parameters, const Values& state) {
   const Value n = parameters[0], p = parameters[1];
   const Value large = n * p >= 10.0;
-  const Value u = random.uniform(kReal, n.dims());
-  const Value v = random.uniform(kReal, n.dims());
+  const auto [u, v] = once(random.uniform(kReal, n.dims()), random.uniform(kReal, n.dims()));
 
   const Value step = sh::ceil(sh::log(1.0 - v) / sh::log_plus_one(-p));
   const Value position = state[0] + sh::maximum(step, constant_like(step, 1));

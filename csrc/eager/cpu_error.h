@@ -1,0 +1,15 @@
+// A wrong call's error, as PyTorch's CPU kernels word it.
+#pragma once
+
+#include <ATen/core/dispatch/Dispatcher.h>
+
+#include <span>
+
+namespace torch_tpu::eager {
+
+// A call was refused, by a meta kernel or a rule, whose messages are not always those of the CPU.
+// Runs it on CPU tensors of the same shapes, full of zeros, and throws what comes of that; returns
+// when the CPU accepts the call, or when the tensors would be too large to try.
+void throw_as_cpu_does(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments);
+
+}  // namespace torch_tpu::eager
