@@ -10,9 +10,14 @@ import textwrap
 
 def run(code: str, *, timeout: float = 300, **environment: str) -> str:
     """Runs `code` with additional environment variables and returns what it printed."""
+    return outputs(code, timeout=timeout, **environment)[0]
+
+
+def outputs(code: str, *, timeout: float = 300, **environment: str) -> tuple[str, str]:
+    """Like `run`, and also returns what was written to stderr."""
     done = _run(code, timeout, environment)
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 def run_quietly(code: str, *, timeout: float = 300, **environment: str) -> str:

@@ -29,14 +29,22 @@ DTYPES = [
 EXACT = [torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64]
 
 
+# The tables below are made at import, before any test seeds.
+GENERATOR = torch.Generator().manual_seed(0)
+
+
 def at(*shape: int, below: int) -> torch.Tensor:
     """Random indices."""
-    return torch.randint(below, shape)
+    return torch.randint(below, shape, generator=GENERATOR)
 
 
 def distinct(*shape: int, below: int) -> torch.Tensor:
     """Random indices that differ along the last dimension."""
-    return torch.rand(*shape[:-1], below).argsort(-1)[..., : shape[-1]].contiguous()
+    return (
+        torch.rand(*shape[:-1], below, generator=GENERATOR)
+        .argsort(-1)[..., : shape[-1]]
+        .contiguous()
+    )
 
 
 # (name, function of x [4, 5, 6] and indices)
@@ -120,7 +128,12 @@ WRITES: list[tuple[str, Callable[..., Any], tuple[int, ...], list[torch.Tensor]]
     ("index_fill", lambda x, s, i: x.index_fill(2, i, 1), (1,), [torch.tensor([3, 0])]),
     ("index_fill tensor", lambda x, s, i: x.index_fill(2, i, s), (), [torch.tensor([3, 0])]),
     ("put", lambda x, s, i: x.put(i, s), (3,), [torch.tensor([1, -2, 7])]),
-    ("masked_scatter", lambda x, s, m: x.masked_scatter(m, s), (120,), [torch.rand(5, 6) < 0.5]),
+    (
+        "masked_scatter",
+        lambda x, s, m: x.masked_scatter(m, s),
+        (120,),
+        [torch.rand(5, 6, generator=GENERATOR) < 0.5],
+    ),
 ]
 
 

@@ -185,7 +185,8 @@ def test_views_outlive_their_base(device: torch.device) -> None:
     view, wanted = x[1::2].t(), expected[1::2].t()
     del x
     view.mul_(2)
-    assert_same(view, wanted * 2)
+    wanted.mul_(2)
+    assert_same(view.clone(), wanted.clone())
 
 
 def test_detached_and_data_share(device: torch.device) -> None:
@@ -264,11 +265,12 @@ def test_gradients_through_changes(device: torch.device) -> None:
         y = x * 2
         y[:, 1].mul_(3)
         y.relu_()
+        y = y + 0
         y[0].copy_(w[0])
         y[1:].add_(w[1:])
         z = y.t().contiguous()
-        z[::2].exp_()
-        z[z > 3] = 0
+        z[::2].sin_()
+        z[z > 0.5] = 0
         return z.sum()
 
     grads = []

@@ -88,7 +88,11 @@ def test_the_older_triangular_solve() -> None:
 @pytest.mark.parametrize("shape", [*SHAPES, (2, 4), (2, 5, 3)])
 def test_lu(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     check(
-        lambda a: [tuple(torch.linalg.lu_factor_ex(a)), tuple(torch.linalg.lu(a))],
+        lambda a: [
+            tuple(torch.linalg.lu_factor_ex(a)),
+            tuple(torch.linalg.lu(a)),
+            torch.lu_unpack(*torch.linalg.lu_factor(a)),
+        ],
         data(*shape, dtype=dtype),
         backward=False,
         tolerance=NEAR,

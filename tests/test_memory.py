@@ -155,7 +155,7 @@ def test_memory_limit_of_the_environment() -> None:
         """,
         TORCH_TPU_MEMORY_LIMIT="16M",
     )
-    assert out == f"refused\nrefused\nrefused\n{3 * 256 * 1024.0}\n{16 * MIB}\n"
+    assert out == f"refused\nrefused\nrefused\n{3 * 256 * 1024.0} {16 * MIB}\n"
 
 
 @pytest.mark.parametrize(("text", "bytes_"), [("1000", 1000), ("1.5G", 1610612736), ("2k", 2048)])

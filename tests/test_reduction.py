@@ -23,7 +23,7 @@ Case = Callable[[torch.Tensor], Any]
 ANY_DTYPE: dict[str, Case] = {
     "sum": lambda x: x.sum(),
     "sum dims": lambda x: [x.sum(0), x.sum((0, -1), keepdim=True), x.sum(())],
-    "sum dtype": lambda x: x.sum(1, dtype=torch.float64),
+    "sum dtype": lambda x: x.sum(1, dtype=torch.promote_types(x.dtype, torch.float64)),
     "prod": lambda x: [x.prod(), x.prod(-1), x.prod(0, keepdim=True)],
     "any": lambda x: [x.any(), x.any(0), x.any(-1, keepdim=True), x.any((0, 1))],
     "all": lambda x: [x.all(), x.all(0), x.all(-1, keepdim=True), x.all((0, 1))],

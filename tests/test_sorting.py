@@ -147,6 +147,7 @@ def test_search_with_sorter_and_other_types() -> None:
     check(
         lambda s, v: torch.searchsorted(s, v, sorter=s.argsort(-1)), sequence, sequence[:, :5] + 1
     )
+    check(lambda s: torch.searchsorted(s, s, sorter=s.argsort()), data(0), backward=False)
     check(lambda v, b: torch.bucketize(v, b), data(3, 4), torch.arange(-2, 3), backward=False)
 
 

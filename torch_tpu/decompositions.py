@@ -14,7 +14,8 @@ def run(name: str, overload: str, args: tuple[Any, ...]) -> tuple[Any, ...] | No
     """
     from torch._decomp import decomposition_table
 
-    op = getattr(getattr(torch.ops.aten, name.removeprefix("aten::")), overload or "default")
+    namespace, _, operator = name.partition("::")
+    op = getattr(getattr(getattr(torch.ops, namespace), operator), overload or "default")
     function = decomposition_table.get(op)
     if function is None:
         return None

@@ -22,6 +22,7 @@ bool fits_fused(const at::Tensor& query, const at::Tensor& key, const at::Tensor
   if (rank == 4 && (query.size(0) != key.size(0) || query.size(0) != value.size(0))) return false;
   const int64_t heads = query.size(-3), key_heads = key.size(-3);
   if (key_heads != value.size(-3)) return false;
+  if (query.size(-1) != key.size(-1) || key.size(-2) != value.size(-2)) return false;
   return grouped ? key_heads > 0 && heads % key_heads == 0 : key_heads == heads;
 }
 

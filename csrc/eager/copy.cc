@@ -1,6 +1,7 @@
 #include "eager/copy.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/ops/_conj.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_neg_view.h>
@@ -29,6 +30,14 @@ const c10::OperatorHandle& copy_operator() {
   static const c10::OperatorHandle op =
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
   return op;
+}
+
+// Throws what the CPU throws when src does not fit into self.
+void check_broadcast(const at::Tensor& self, const at::Tensor& src) {
+  if (self.sizes() == src.sizes()) return;
+  const std::vector<int64_t> shape = at::infer_size(self.sizes(), src.sizes());
+  TORCH_CHECK(self.sizes() == c10::IntArrayRef(shape), "output with shape ", self.sizes(),
+              " doesn't match the broadcast shape ", c10::IntArrayRef(shape));
 }
 
 // Through the rule: one program that reads src and writes self.
@@ -251,17 +260,18 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
       if (self.device() == src.device() && self.sizes() == src.sizes()) {
         device_to_device(self, src);
       } else {
+        check_broadcast(self, src);
         device_to_device(self, src.expand_as(self));
       }
     } else if (is_tpu(self)) {
       TORCH_CHECK(src.device().is_cpu(), "copy_: cannot copy from ", src.device(), " to tpu");
-      if (src.sizes() != self.sizes()) src.expand_as(self);  // for its error message
+      check_broadcast(self, src);
       if (self.numel() == 0) return self;
       at::Tensor target = self;
       host_to_device(target, src, non_blocking);
     } else {
       TORCH_CHECK(self.device().is_cpu(), "copy_: cannot copy from tpu to ", self.device());
-      if (self.sizes() != src.sizes()) src.expand_as(self);
+      check_broadcast(self, src);
       if (self.numel() == 0) return self;
       if (non_blocking && is_pinned(self.const_data_ptr()) && start_download(src, self)) {
         return self;

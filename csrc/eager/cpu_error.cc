@@ -63,7 +63,13 @@ void throw_as_cpu_does(const c10::OperatorHandle& op, std::span<const c10::IValu
   CpuArguments on_cpu;
   torch::jit::Stack stack;
   for (const c10::IValue& a : arguments) stack.push_back(on_cpu(a));
-  if (on_cpu.nbytes() <= kMaxBytes) op.callBoxed(stack);
+  if (on_cpu.nbytes() > kMaxBytes) return;
+  try {
+    op.callBoxed(stack);
+  } catch (const c10::NotImplementedError&) {
+    // From a kernel: not for this dtype. Without one it says nothing about the call.
+    if (op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) throw;
+  }
 }
 
 }  // namespace torch_tpu::eager

@@ -30,7 +30,15 @@ at::Tensor& to_out(const at::Tensor& result, at::Tensor& out) {
 }
 
 at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
-  return to_out(places(self), out);
+  const at::Tensor result = places(self);
+  const bool resized = out.sizes() != result.sizes();
+  to_out(result, out);
+  // PyTorch's own kernels write columns that follow each other in memory.
+  if (resized && self.dim() > 1 && out.numel() > 0) {
+    out.as_strided_(result.sizes(), result.strides());
+    out.copy_(result);
+  }
+  return out;
 }
 
 at::Tensor selected(const at::Tensor& self, const at::Tensor& mask) {

@@ -1,6 +1,7 @@
 #include "eager/dispatch.h"
 
 #include "eager/compile_call.h"
+#include "eager/cpu_error.h"
 #include "eager/device_context.h"
 #include "eager/program.h"
 #include "eager/trace.h"
@@ -23,6 +24,27 @@ std::span<const c10::IValue> arguments_of(const OperatorInfo& info,
 void run(const Program& program, const OperatorInfo& info, const c10::OperatorHandle& op,
          CallState& state, torch::jit::Stack& stack);
 
+// Compiles the call. If it is refused, the error is the one of PyTorch's CPU kernel where there is
+// one: meta kernels and rules know what is wrong, but say it in words of their own.
+ProgramPtr compile_or_refuse(const OperatorInfo& info, const c10::OperatorHandle& op,
+                             std::span<const c10::IValue> arguments, bool all_known,
+                             CallState& state) {
+  try {
+    return compile_call(info, op, arguments, all_known, state);
+  } catch (const OutputsResized&) {
+    throw;
+  } catch (const TraceAborted&) {
+    throw;
+  } catch (const runtime::CompileError&) {
+    throw;
+  } catch (const pjrt::Error&) {
+    throw;
+  } catch (...) {
+    throw_as_cpu_does(op, arguments);
+    throw;
+  }
+}
+
 // Looks the gathered call up, or compiles it.
 void find_and_run(const OperatorInfo& info, const c10::OperatorHandle& op, bool all_known,
                   torch::jit::Stack& stack) {
@@ -33,10 +55,10 @@ void find_and_run(const OperatorInfo& info, const c10::OperatorHandle& op, bool 
     runtime::statistics().cache_hits.fetch_add(1, std::memory_order_relaxed);
   } else {
     try {
-      program = compile_call(info, op, arguments_of(info, stack), all_known, *state);
+      program = compile_or_refuse(info, op, arguments_of(info, stack), all_known, *state);
     } catch (const OutputsResized&) {
       gather(info, arguments_of(info, stack), all_known, *state);
-      program = compile_call(info, op, arguments_of(info, stack), all_known, *state);
+      program = compile_or_refuse(info, op, arguments_of(info, stack), all_known, *state);
     }
     store_program(state->key, program);
   }

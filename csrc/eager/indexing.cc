@@ -163,6 +163,15 @@ std::optional<at::Tensor> by_lone_mask(const OperatorInfo& info, const LoneMask&
   return put_by_mask(self, lone, values, info.returns[0].alias == 0);
 }
 
+void check_values(const OperatorInfo& info, std::span<const c10::IValue> arguments) {
+  if (arguments.size() < 4 || info.arguments[2].name != "values") return;
+  const at::Tensor &self = arguments[0].toTensor(), &values = arguments[2].toTensor();
+  TORCH_CHECK_INDEX(self.scalar_type() == values.scalar_type(),
+                    "Index put requires the source and destination dtypes match, got ",
+                    self.scalar_type(), " for the destination and ", values.scalar_type(),
+                    " for the source.");
+}
+
 }  // namespace
 
 at::Tensor first_rows(const at::Tensor& padded, int64_t count) {
@@ -185,16 +194,17 @@ void IndexingFunctor::operator()(const c10::OperatorHandle& op, c10::DispatchKey
                                  torch::jit::Stack* stack) {
   // All of them begin with (self, indices); those that write go on with values, accumulate.
   const size_t first = stack->size() - info_.arguments.size();
+  TORCH_CHECK(is_tpu((*stack)[first].toTensor()),
+              "indices should be either on cpu or on the same device as the indexed tensor (",
+              (*stack)[first].toTensor().device(), ")");
   if (!needs_work((*stack)[first + 1])) {
+    check_values(info_, {stack->data() + first, info_.arguments.size()});
     dispatch(info_, op, *stack);
     return;
   }
   with_torch_errors(info_.name.c_str(), [&] {
     const std::span<c10::IValue> arguments(stack->data() + first, info_.arguments.size());
     const at::Tensor self = arguments[0].toTensor();
-    TORCH_CHECK(is_tpu(self),
-                "indices should be either on cpu or on the same device as the indexed tensor (",
-                self.device(), ")");
     Indices indices = indices_of(arguments[1]);
     for (at::Tensor& t : indices) {
       if (t.defined() && !is_tpu(t)) t = t.to(self.device());
@@ -207,6 +217,7 @@ void IndexingFunctor::operator()(const c10::OperatorHandle& op, c10::DispatchKey
     indices = without_masks(self, indices);
     check_broadcast(indices);
     arguments[1] = to_ivalue(indices);
+    check_values(info_, arguments);
     dispatch(info_, op, *stack);
   });
 }

@@ -196,6 +196,28 @@ class OperatorLowering {
     return sh::broadcast_to(sh::convert(v, to_element_type(dtype)), sizes);
   }
 
+  // The layout results of this rank take from the arguments the rule names.
+  std::optional<c10::MemoryFormat> memory_format(size_t rank) const {
+    for (size_t i = 0; i < info_.arguments.size(); ++i) {
+      const auto& names = info_.rule->options.memory_format_of;
+      if (std::find(names.begin(), names.end(), info_.arguments[i].name) == names.end() ||
+          !arguments_[i].isTensor()) {
+        continue;
+      }
+      const at::Tensor& t = arguments_[i].toTensor();
+      if (!t.defined() || static_cast<size_t>(t.dim()) != rank) continue;
+      const c10::MemoryFormat format = t.suggest_memory_format();
+      if (format != c10::MemoryFormat::Contiguous) return format;
+    }
+    return std::nullopt;
+  }
+
+  static std::vector<int64_t> channels_last_strides(const std::vector<int64_t>& sizes,
+                                                    c10::MemoryFormat format) {
+    return format == c10::MemoryFormat::ChannelsLast3d ? c10::get_channels_last_strides_3d(sizes)
+                                                       : c10::get_channels_last_strides_2d(sizes);
+  }
+
   size_t add_fresh(sh::Value value, const at::Tensor* meta) {
     LoweredCall::Fresh fresh;
     if (value) {
@@ -203,9 +225,13 @@ class OperatorLowering {
       fresh.sizes = meta ? meta->sizes().vec() : value.dims();
       sh::Value v = fit(value, fresh.dtype, fresh.sizes);
       std::optional<sh::Dims> order;
-      if (meta) order = lowering::dense_order(meta->sizes(), meta->strides());
-      if (order) {
+      if (meta) {
         fresh.strides = meta->strides().vec();
+      } else if (const auto format = memory_format(fresh.sizes.size())) {
+        fresh.strides = channels_last_strides(fresh.sizes, *format);
+      }
+      if (!fresh.strides.empty()) order = lowering::dense_order(fresh.sizes, fresh.strides);
+      if (order) {
         v = in_order(v, *order);
       } else {
         const auto strides = row_major_strides(fresh.sizes);
@@ -307,6 +333,60 @@ void check_overlaps(const OperatorInfo& info, std::span<const c10::IValue> argum
   }
 }
 
+// With out= tensors that are empty in the meta kernel's eyes: it need not warn that it resizes
+// them, as the real ones will be.
+std::optional<torch::jit::Stack> run_meta_for_out(const OperatorInfo& info,
+                                                  const c10::OperatorHandle& op,
+                                                  std::span<const c10::IValue> arguments) {
+  std::vector<c10::IValue> given(arguments.begin(), arguments.end());
+  bool any = false;
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!info.arguments[i].is_out || !given[i].isTensor()) continue;
+    const at::Tensor& out = given[i].toTensor();
+    if (!is_tpu(out) || out.numel() == 0) continue;
+    given[i] = at::detail::empty_meta({0}, out.scalar_type());
+    any = true;
+  }
+  if (any) {
+    try {
+      return run_meta(op, given);
+    } catch (const c10::Error&) {
+      // Perhaps it wants to know the tensors as they are.
+    }
+  }
+  return run_meta(op, arguments);
+}
+
+// Meta kernels of in-place operators let results be cast to any dtype. The functional variant
+// knows which dtype the result has.
+void check_cast_in_place(const OperatorInfo& info, const c10::OperatorHandle& op,
+                         std::span<const c10::IValue> arguments) {
+  const std::string& name = info.name;
+  if (!name.ends_with('_') || name.ends_with("__") || info.returns.size() != 1 ||
+      info.returns[0].alias != 0 || !arguments[0].isTensor()) {
+    return;
+  }
+  // These compute in the dtype of a result that is given.
+  if (name == "aten::cumsum_" || name == "aten::cumprod_") return;
+  const auto functional =
+      c10::Dispatcher::singleton().findSchema({name.substr(0, name.size() - 1), info.overload});
+  if (!functional) return;
+  const auto& wanted = op.schema().arguments();
+  const auto& given = functional->schema().arguments();
+  if (!std::equal(wanted.begin(), wanted.end(), given.begin(), given.end(),
+                  [](const c10::Argument& a, const c10::Argument& b) {
+                    return a.name() == b.name() && *a.type() == *b.type();
+                  })) {
+    return;
+  }
+  const std::optional<torch::jit::Stack> meta = run_meta(*functional, arguments);
+  if (!meta || meta->size() != 1 || !(*meta)[0].isTensor()) return;
+  const c10::ScalarType result = (*meta)[0].toTensor().scalar_type();
+  const c10::ScalarType self = arguments[0].toTensor().scalar_type();
+  TORCH_CHECK(c10::canCast(result, self), "result type ", result,
+              " can't be cast to the desired output type ", self);
+}
+
 }  // namespace
 
 std::optional<torch::jit::Stack> run_meta(const c10::OperatorHandle& op,
@@ -326,7 +406,10 @@ LoweredCall lower_operator(const OperatorInfo& info, const c10::OperatorHandle& 
                            std::span<const c10::IValue> arguments, LoweringInputs& inputs) {
   check_overlaps(info, arguments);
   std::optional<torch::jit::Stack> meta;
-  if (!info.rule || !info.rule->options.own_types) meta = run_meta(op, arguments);
+  if (!info.rule || !info.rule->options.own_types) {
+    meta = run_meta_for_out(info, op, arguments);
+    check_cast_in_place(info, op, arguments);
+  }
   if (meta) {
     bool resized = false;
     for (size_t i = 0; i < info.returns.size(); ++i) {

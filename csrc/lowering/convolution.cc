@@ -1,4 +1,6 @@
 // Convolutions of any number of spatial dimensions, with their gradients, and im2col / col2im.
+#include <algorithm>
+
 #include "lowering/contraction.h"
 #include "lowering/families.h"
 #include "lowering/promotion.h"
@@ -144,10 +146,25 @@ Value batch_into_channels(Value x, int64_t groups) {
   return reshape(transpose(reshape(x, split), order), merged);
 }
 
+// A matrix product over the channels of each element.
+bool is_pointwise(const Geometry& g, const Dims& kernel) {
+  const auto all = [](const Dims& dims, int64_t value) {
+    return std::all_of(dims.begin(), dims.end(), [&](int64_t d) { return d == value; });
+  };
+  return g.groups == 1 && all(kernel, 1) && all(g.stride, 1) && all(g.padding, 0);
+}
+
 // The gradient of `correlate` in w: [out, in / groups, kernel...]. A correlation of the input with
 // the output's gradient, summed over the batch, which takes the place of the channels. (Feature
 // groups rather than batch groups: XLA's CPU compiler makes the latter dense.)
 Value correlate_weight(Value x, Value y, const Geometry& g, const Dims& kernel) {
+  if (is_pointwise(g, kernel)) {
+    Dims summed = range(2, g.count);
+    summed.insert(summed.begin(), 0);
+    Dims dims = {y.dim(1), x.dim(1)};
+    dims.insert(dims.end(), kernel.begin(), kernel.end());
+    return reshape(dot(y, x, {.lhs_contracting = summed, .rhs_contracting = summed}), dims);
+  }
   ConvolutionDims dims = channels_second(g.count);
   dims.kernel_output_feature = 1;
   dims.kernel_input_feature = 0;
@@ -368,8 +385,10 @@ Values unfold_backward(Call& call) {
 }  // namespace
 
 void register_convolution(Registry& r) {
-  r.add("aten::convolution_overrideable", convolution_rule);
-  r.add("aten::convolution_backward_overrideable", convolution_backward);
+  r.add("aten::convolution_overrideable", convolution_rule,
+        {.memory_format_of = {"input", "weight"}});
+  r.add("aten::convolution_backward_overrideable", convolution_backward,
+        {.memory_format_of = {"input", "weight"}});
   r.add("aten::conv_tbc", conv_tbc);
   r.add("aten::im2col", im2col);
   r.add("aten::col2im", col2im);

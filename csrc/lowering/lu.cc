@@ -185,25 +185,57 @@ Values lu_factor_ex(Call& call) {
           sh::reshape(lu.info, batch)};
 }
 
+// P, with P[permutation[i], i] = 1.
+Value permutation_matrices(Value permutation, ElementType dtype) {
+  const int64_t m = permutation.dim(1);
+  const Dims pairs{permutation.dim(0), m, m};
+  const Value hit =
+      sh::eq(spread(permutation, pairs, {1}), positions(permutation.builder(), pairs, 1));
+  return sh::convert(hit, dtype);
+}
+
+// L, with ones on its diagonal, and U.
+Values triangles(Value factors) {
+  const int64_t inner = std::min(rows(factors), columns(factors));
+  const Value lower = lower_triangle(sh::slice_dim(factors, factors.rank() - 1, 0, inner));
+  const TensorType index{ElementType::kS32, lower.dims()};
+  const Value diagonal = sh::eq(sh::iota(factors.builder(), index, lower.rank() - 2),
+                                sh::iota(factors.builder(), index, lower.rank() - 1));
+  return {sh::select(diagonal, constant_like(lower, 1), lower),
+          upper_triangle(sh::slice_dim(factors, factors.rank() - 2, 0, inner))};
+}
+
+Value nothing(Builder& b, ElementType dtype) { return number_of(b, TensorType{dtype, {0}}, 0); }
+
 Values lu_unpacked(Call& call) {
   const Value a = matrix_argument(call, "A");
   const bool pivot = call.boolean("pivot", true);
   const Lu lu = factorize(flat_batch(a), pivot);
-  const Dims batch = batch_dims(a);
-  const int64_t m = rows(a), n = columns(a), inner = std::min(m, n);
-  const Value factors = sh::reshape(lu.factors, a.dims());
-  const Value lower = sh::slice_dim(factors, a.rank() - 1, 0, inner);
-  const Value strict = lower_triangle(lower) - upper_triangle(lower_triangle(lower));
-  const Value unit = upper_triangle(lower_triangle(constant_like(lower, 1)));
-  const Value upper = upper_triangle(sh::slice_dim(factors, a.rank() - 2, 0, inner));
-  if (!pivot) {
-    return {number_of(call.builder(), TensorType{a.dtype(), {0}}, 0), strict + unit, upper};
+  const Values lower_upper = triangles(sh::reshape(lu.factors, a.dims()));
+  const Value p = pivot ? sh::reshape(permutation_matrices(lu.permutation, a.dtype()),
+                                      with_batch(batch_dims(a), {rows(a), rows(a)}))
+                        : nothing(call.builder(), a.dtype());
+  return {p, lower_upper[0], lower_upper[1]};
+}
+
+Values lu_unpack(Call& call) {
+  const Value factors = matrix_argument(call, "LU_data");
+  const Value pivots = sh::convert(call.tensor("LU_pivots"), ElementType::kS32);
+  const Value none = nothing(call.builder(), factors.dtype());
+  Values results{none, none, none};
+  if (call.boolean("unpack_pivots", true)) {
+    const Dims batch = batch_dims(factors);
+    const int64_t m = rows(factors), steps = std::min(m, columns(factors));
+    const Value swaps = sh::reshape(pivots, {sh::product(batch), steps});
+    results[0] = sh::reshape(permutation_matrices(permutation_of(swaps, m), factors.dtype()),
+                             with_batch(batch, {m, m}));
   }
-  // P[permutation[i], i] = 1
-  const Dims pairs{lu.permutation.dim(0), m, m};
-  const Value hit = sh::eq(spread(lu.permutation, pairs, {1}), positions(call.builder(), pairs, 1));
-  return {sh::reshape(sh::convert(hit, a.dtype()), with_batch(batch, {m, m})), strict + unit,
-          upper};
+  if (call.boolean("unpack_data", true)) {
+    const Values lower_upper = triangles(factors);
+    results[1] = lower_upper[0];
+    results[2] = lower_upper[1];
+  }
+  return results;
 }
 
 Values lu_solve(Call& call) {
@@ -250,6 +282,7 @@ Values inv_ex(Call& call) {
 void register_lu(Registry& r) {
   r.add("aten::linalg_lu_factor_ex", lu_factor_ex);
   r.add("aten::linalg_lu", lu_unpacked);
+  r.add("aten::lu_unpack", lu_unpack);
   r.add("aten::linalg_lu_solve", lu_solve);
   r.add("aten::linalg_inv_ex", inv_ex);
 }

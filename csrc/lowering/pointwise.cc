@@ -10,6 +10,7 @@ void register_pointwise(Registry& r) {
   register_comparison(r);
   register_special(r);
   register_bessel(r);
+  register_polynomials(r);
 }
 
 }  // namespace torch_tpu::lowering

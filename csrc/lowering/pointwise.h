@@ -5,11 +5,12 @@
 
 namespace torch_tpu::lowering {
 
-void register_arithmetic(Registry&);  // pointwise_arithmetic.cc: two and three operands
-void register_unary(Registry&);       // pointwise_unary.cc: one operand
-void register_comparison(Registry&);  // pointwise_comparison.cc: comparisons, logic, bits, where
-void register_special(Registry&);     // pointwise_special.cc: Bessel, error and gamma functions
-void register_bessel(Registry&);      // pointwise_bessel.cc: i0, i1 and their scaled forms
+void register_arithmetic(Registry&);   // pointwise_arithmetic.cc: two and three operands
+void register_unary(Registry&);        // pointwise_unary.cc: one operand
+void register_comparison(Registry&);   // pointwise_comparison.cc: comparisons, logic, bits, where
+void register_special(Registry&);      // pointwise_special.cc: Bessel, error and gamma functions
+void register_polynomials(Registry&);  // pointwise_polynomial.cc: Chebyshev, Hermite, ...
+void register_bessel(Registry&);       // pointwise_bessel.cc: i0, i1 and their scaled forms
 
 // Whether the sign bit is set (also of -0 and negative NaN).
 Value sign_bit(Value);

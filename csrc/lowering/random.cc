@@ -1,10 +1,10 @@
 #include "lowering/random.h"
 
+#include <cmath>
 #include <limits>
 
 #include "lowering/expression.h"
 #include "lowering/families.h"
-#include "lowering/indexing.h"
 #include "lowering/promotion.h"
 #include "lowering/scan.h"
 #include "lowering/typed_rule.h"

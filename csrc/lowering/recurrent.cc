@@ -127,9 +127,10 @@ Values gru_cell_backward(Call& call) {
 }  // namespace
 
 void register_recurrent(Registry& r) {
-  r.add("aten::_thnn_fused_lstm_cell", lstm_cell);
+  // The cells' meta kernels fail without biases.
+  r.add("aten::_thnn_fused_lstm_cell", lstm_cell, {.own_types = true});
   r.add("aten::_thnn_fused_lstm_cell_backward_impl", lstm_cell_backward);
-  r.add("aten::_thnn_fused_gru_cell", gru_cell);
+  r.add("aten::_thnn_fused_gru_cell", gru_cell, {.own_types = true});
   r.add("aten::_thnn_fused_gru_cell_backward", gru_cell_backward);
 }
 

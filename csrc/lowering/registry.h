@@ -21,6 +21,9 @@ struct RuleOptions {
   std::vector<std::string> mutates = {};
   // The results' types are the rule's own: PyTorch's meta kernel refuses calls its CPU kernel takes.
   bool own_types = false;
+  // Without a meta kernel's word, results with as many dimensions as these arguments are laid out
+  // channels-last when one of them is.
+  std::vector<std::string> memory_format_of = {};
 };
 
 struct RuleEntry {

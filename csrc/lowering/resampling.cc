@@ -72,8 +72,17 @@ Dims nearest_indices(const Axis& a, bool exact, bool backward) {
   return indices;
 }
 
+// The words of PyTorch's own check, which nearest 2d needs: its meta kernel refuses an empty batch.
+void require_sizes(const Dims& input, const Dims& output) {
+  const bool fits = input.size() == 4 && output.size() == 2;
+  if (fits && input[2] > 0 && input[3] > 0 && output[0] > 0 && output[1] > 0) return;
+  throw InvalidArgument("Input and output sizes should be greater than 0, but got input " +
+                        to_string(input) + " output " + to_string(output));
+}
+
 Values nearest(Call& call, bool exact) {
   Value x = call.tensor("self");
+  if (call.num_outputs() == 0 && x.rank() == 4) require_sizes(x.dims(), call.ints("output_size"));
   for (const Axis& a : resized_axes(call, x.dims())) {
     const bool wide = x.dtype() == ElementType::kF64;
     x = take_along(
@@ -394,7 +403,16 @@ void register_resampling(Registry& r) {
     for (const bool exact : {false, true}) {
       const std::string name =
           std::string(exact ? "aten::_upsample_nearest_exact" : "aten::upsample_nearest") + d;
-      r.add(name, [exact](Call& call) { return nearest(call, exact); }, options);
+      const Rule rule = [exact](Call& call) { return nearest(call, exact); };
+      if (std::string_view(d) == "2d") {
+        r.add(name, rule,
+              {.known_numbers = options.known_numbers,
+               .own_types = true,
+               .memory_format_of = {"self"}});
+        r.add(name + ".out", rule, options);
+      } else {
+        r.add(name, rule, options);
+      }
       r.add(
           name + "_backward", [exact](Call& call) { return nearest_backward(call, exact); },
           options);

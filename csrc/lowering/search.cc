@@ -95,7 +95,7 @@ Values searchsorted(Call& call) {
   require_real(call, dtype);
   Value sequence = sh::convert(call.tensor("sorted_sequence"), dtype);
   if (sequence.rank() == 0) throw Unsupported("searchsorted: a 0-d sequence");
-  if (call.has("sorter")) {
+  if (call.has("sorter") && sequence.numel() > 0) {
     const Value order = sh::convert(call.tensor("sorter"), ElementType::kS32);
     const Dims rows{sh::product(without_last(sequence.dims())), sequence.dim(sequence.rank() - 1)};
     sequence = sh::reshape(elements_at(sh::reshape(sequence, rows), sh::reshape(order, rows)),
