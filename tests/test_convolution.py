@@ -42,6 +42,7 @@ TRANSPOSED: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((2, 3, 5, 6), (3, 4, 2, 2), {"stride": 2}),
     ((2, 3, 5, 6), (3, 4, 1, 3), {"stride": (2, 3)}),
     ((2, 3, 6), (3, 4, 2), {"stride": 4, "output_padding": 3}),
+    ((2, 3, 4, 4), (3, 4, 2, 3), {"stride": 2, "dilation": 4, "output_padding": 3}),
     ((2, 4, 5, 6), (4, 1, 3, 3), {"stride": 2, "groups": 4}),
     ((2, 4, 5, 6), (4, 3, 3, 3), {"stride": 2, "groups": 2, "output_padding": 1}),
     ((1, 2, 3, 4, 5), (2, 3, 2, 3, 3), {"stride": 2, "padding": 1}),

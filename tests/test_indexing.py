@@ -91,6 +91,7 @@ def assign(x: torch.Tensor, where: Any, value: Any) -> torch.Tensor:
 WRITES: list[tuple[str, Callable[..., Any], tuple[int, ...], list[torch.Tensor]]] = [
     ("rows", lambda x, s, i: assign(x, i, s), (2, 5, 6), [torch.tensor([1, 3])]),
     ("broadcast", lambda x, s, i: assign(x, i, s), (6,), [torch.tensor([1, 3])]),
+    ("broadcast more", lambda x, s, i: assign(x, i, s), (1, 1, 5, 6), [torch.tensor([1, 3])]),
     (
         "columns",
         lambda x, s, i: assign(x, (slice(None), i), s),

@@ -58,11 +58,17 @@ def test_clones_share_memory_until_written() -> None:
 
 def test_in_place_updates_take_no_more() -> None:
     x = filled(8)
+    x.mul_(1.5).add_(2.0)
+    tpu.reset_peak_memory_stats()
     before = tpu.memory_allocated()
     for _ in range(5):
         x.mul_(1.5).add_(2.0)
-    assert tpu.memory_allocated() - before < MIB
-    tpu.synchronize()
+    assert tpu.memory_allocated() == tpu.max_memory_allocated() == before
+    held = x.detach().clone()  # now the old value is needed as well
+    x.mul_(1.5)
+    assert tpu.memory_allocated() - before == 8 * MIB
+    del held
+    assert tpu.memory_allocated() == before
 
 
 def test_storage_resize_frees() -> None:

@@ -155,8 +155,10 @@ with torch.tpu.stream(s):
     assert torch.tpu.current_device() == 1 and torch.tpu.current_stream() == s
     assert torch.tpu.current_stream(0) == torch.tpu.default_stream(0)
     event = s.record_event()
-assert torch.tpu.current_device() == 0 and torch.tpu.current_stream(1) == torch.tpu.default_stream(1)
+assert torch.tpu.current_device() == 0
+assert torch.tpu.current_stream(1) == torch.tpu.default_stream(1)
 event.synchronize()
+torch.full((4,), 2.0, device="tpu:1")  # the number stays on the device
 before = [torch.tpu.memory_allocated(i) for i in range(2)]
 x = torch.full((1 << 18,), 2.0, device="tpu:1")
 assert torch.tpu.memory_allocated(1) - before[1] == 1 << 20

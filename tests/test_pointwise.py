@@ -314,6 +314,64 @@ def test_special_of_two() -> None:
     check(lambda q: torch.polygamma(3, q), torch.tensor([0.5, 3.0, -1.5, 10.0]), backward=False)
 
 
+BESSEL = words(
+    "bessel_j0 bessel_j1 bessel_y0 bessel_y1 spherical_bessel_j0 modified_bessel_i0 "
+    "modified_bessel_i1 modified_bessel_k0 modified_bessel_k1 scaled_modified_bessel_k0 "
+    "scaled_modified_bessel_k1 i0e i1 i1e"
+)
+
+
+@pytest.mark.parametrize("name", BESSEL)
+def test_bessel(name: str) -> None:
+    x = torch.cat([torch.linspace(-30, 30, 401), torch.tensor([0.0, 1e-20, 8.0, 2.0, 500.0])])
+    check(getattr(torch.special, name), x, backward=False)
+
+
+POLYNOMIALS = words(
+    "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
+    "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
+    "shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he "
+    "laguerre_polynomial_l legendre_polynomial_p"
+)
+
+
+@pytest.mark.parametrize("name", POLYNOMIALS)
+def test_polynomial(name: str) -> None:
+    function = getattr(torch.special, name)
+    degrees = torch.tensor([-1, 0, 1, 2, 3, 7])
+    check(function, torch.tensor([[-1.0], [-0.7], [0.2], [1.0], [1.4]]), degrees, backward=False)
+    check(lambda x: [function(x, 4), function(0.3, degrees.to(x.device))], data(3), backward=False)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_frexp(dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, 1.0, -0.75, 1024.0, 3e-5, -60000.0], dtype=dtype)
+    check(lambda x: tuple(torch.frexp(x)), x, backward=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_incomplete_gamma(dtype: torch.dtype) -> None:
+    a = torch.tensor([0.0, 0.1, 0.5, 1.0, 2.5, 10.0, 80.0, INF, -1.0], dtype=dtype)[:, None]
+    x = torch.tensor([0.0, 0.1, 0.9, 1.0, 3.0, 9.0, 12.0, 75.0, 90.0, INF, -1.0], dtype=dtype)
+    check(lambda a, x: [torch.igamma(a, x), torch.igammac(a, x)], a, x, backward=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_fake_quantize(dtype: torch.dtype) -> None:
+    def run(x: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> list[torch.Tensor]:
+        scales, one = scales.detach(), torch.ones(1, dtype=torch.uint8, device=x.device)
+        return [
+            torch.fake_quantize_per_tensor_affine(x, 0.1, 2, -8, 7),
+            torch.fake_quantize_per_tensor_affine(x, scales[:1], zeros[:1], -8, 7),
+            torch.fake_quantize_per_channel_affine(x, scales, zeros, 1, -8, 7),
+            torch._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
+                x, scales[:1], zeros[:1], one, -8, 7
+            ).output,
+        ]
+
+    check(run, data(3, 4, dtype=dtype), torch.rand(4) + 0.1, torch.tensor([0, 1, -2, 3]).int())
+
+
 ACTIVATIONS: dict[str, Unary] = {
     "gelu": functional.gelu,
     "gelu tanh": lambda x: functional.gelu(x, approximate="tanh"),

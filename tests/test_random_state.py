@@ -116,7 +116,7 @@ def test_fork_rng() -> None:
     torch.manual_seed(1)
     states = tpu.get_rng_state(), torch.get_rng_state()
     for keywords in ({"device_type": "tpu"}, {}, {"devices": [0]}, {"devices": ["tpu:0"]}):
-        with torch.random.fork_rng(**keywords):  # type: ignore[arg-type]
+        with torch.random.fork_rng(**keywords):
             torch.manual_seed(2)
             torch.rand(3, device="tpu")
             torch.rand(3)

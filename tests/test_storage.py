@@ -280,7 +280,7 @@ def test_storages() -> None:
     assert moved.device.type == "tpu" and moved.cpu().tolist() == host.tolist()
     storage.copy_(torch.ones(12).untyped_storage())
     assert x.tolist() == [[1.0] * 4] * 3
-    storage.fill_(0)
+    storage.fill_(0)  # type: ignore[attr-defined]
     assert x.tolist() == [[0.0] * 4] * 3
 
 
@@ -300,20 +300,20 @@ def test_a_tensor_over_a_byte_storage() -> None:
         5.0,
         6.0,
     ]
-    half = torch.tensor([], dtype=torch.int64, device="tpu").set_(storage, 1, (2,))
+    half = torch.tensor([], dtype=torch.int64, device="tpu").set_(storage, 1, (2,), (1,))
     assert half.tolist() == (expected + 1).view(-1).view(torch.int64)[1:].tolist()
 
 
 def test_set() -> None:
     a, b = torch.arange(4.0, device="tpu"), torch.arange(10.0, 16.0, device="tpu")
     alias = a.view(2, 2)
-    a.set_(b)
+    a.set_(b)  # type: ignore[call-overload]
     assert a.tolist() == b.tolist() and a.data_ptr() == b.data_ptr()
     a[0] = -1
     assert b[0].item() == -1 and alias.tolist() == [[0.0, 1.0], [2.0, 3.0]]
     a.set_(alias.untyped_storage(), 1, (2,), (2,))
     assert a.tolist() == [1.0, 3.0]
-    a.set_()
+    a.set_()  # type: ignore[call-overload]
     assert a.shape == (0,)
     with pytest.raises(RuntimeError, match="device"):
         b.set_(torch.ones(3).untyped_storage())
@@ -433,10 +433,10 @@ def test_safetensors(tmp_path: Path) -> None:
             assert loaded[name].dtype == expected.dtype
             assert torch.equal(loaded[name].cpu(), expected)
     model = nn.Linear(4, 3).to("tpu")
-    model.tied = model.weight  # type: ignore[assignment]
+    model.tied = model.weight
     safetensors.save_model(model, str(path))
     other = nn.Linear(4, 3).to("tpu")
-    other.tied = other.weight  # type: ignore[assignment]
+    other.tied = other.weight
     safetensors.load_model(other, str(path))
     assert torch.equal(other.weight, model.weight)
 

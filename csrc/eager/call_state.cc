@@ -43,16 +43,28 @@ class Gatherer {
       return;
     }
     switch (arg.kind) {
-      case ArgumentKind::kTensor: tensor(value.toTensor()); break;
-      case ArgumentKind::kTensorList: tensor_list(value); break;
-      case ArgumentKind::kNumber: number(value, arg.known_number, true); break;
-      case ArgumentKind::kNumberList: number_list(value, arg.known_number); break;
+      case ArgumentKind::kTensor:
+        tensor(value.toTensor());
+        break;
+      case ArgumentKind::kTensorList:
+        tensor_list(value);
+        break;
+      case ArgumentKind::kNumber:
+        number(value, arg.known_number, true);
+        break;
+      case ArgumentKind::kNumberList:
+        number_list(value, arg.known_number);
+        break;
       case ArgumentKind::kInt:
         key_.push_back(kInt);
         key_.push_back(static_cast<uint64_t>(value.toInt()));
         break;
-      case ArgumentKind::kIntList: int_list(value); break;
-      case ArgumentKind::kBool: key_.push_back(kBool | (value.toBool() ? 1u << 8 : 0)); break;
+      case ArgumentKind::kIntList:
+        int_list(value);
+        break;
+      case ArgumentKind::kBool:
+        key_.push_back(kBool | (value.toBool() ? 1u << 8 : 0));
+        break;
       case ArgumentKind::kBoolList: {
         const auto list = value.toBoolList();
         key_.push_back(kList | list.size() << 8);
@@ -72,8 +84,11 @@ class Gatherer {
       case ArgumentKind::kDtype:
         key_.push_back(kDtype | static_cast<uint64_t>(value.toInt()) << 8);
         break;
-      case ArgumentKind::kGenerator: state_.generator = value.toGenerator(); break;
-      case ArgumentKind::kIgnored: break;
+      case ArgumentKind::kGenerator:
+        state_.generator = value.toGenerator();
+        break;
+      case ArgumentKind::kIgnored:
+        break;
     }
   }
 
@@ -101,7 +116,9 @@ class Gatherer {
     const Contents& contents = state_.contents[static_cast<size_t>(slot)];
     const auto sizes = t.sizes(), strides = t.strides();
     key_.push_back(kTpuTensor | static_cast<uint64_t>(t.scalar_type()) << 8 |
-                   static_cast<uint64_t>(sizes.size()) << 16 | static_cast<uint64_t>(slot) << 32);
+                   static_cast<uint64_t>(sizes.size()) << 16 | static_cast<uint64_t>(slot) << 32 |
+                   static_cast<uint64_t>(t.is_conj()) << 62 |
+                   static_cast<uint64_t>(t.is_neg()) << 63);
     // An unfilled storage is known by its size: writing to a part of it makes the whole.
     key_.push_back(contents.filled() ? reinterpret_cast<uint64_t>(contents.layout)
                                      : t.storage().nbytes() << 1 | 1);
@@ -232,7 +249,9 @@ int CallState::slot(DeviceStorage& storage) {
 void gather(const OperatorInfo& info, std::span<const c10::IValue> arguments, bool all_known,
             CallState& state) {
   state.clear();
-  state.key.push_back(reinterpret_cast<uint64_t>(&info) | (all_known ? 1 : 0));
+  // The default dtype decides what integers are divided in. Addresses leave the high bits free.
+  const auto float_type = static_cast<uint64_t>(c10::get_default_dtype_as_scalartype());
+  state.key.push_back(reinterpret_cast<uint64_t>(&info) | (all_known ? 1 : 0) | float_type << 56);
   Gatherer gatherer(info, all_known, state);
   for (size_t i = 0; i < info.arguments.size(); ++i) {
     gatherer.argument(info.arguments[i], arguments[i]);
@@ -279,7 +298,8 @@ NumberOperand number_operand(const c10::IValue& value) {
     return {ElementType::kC128, {bits_of(z.real()), bits_of(z.imag())}};
   }
   if (scalar.isBoolean()) return {ElementType::kPred, {scalar.toBool() ? uint64_t{1} : 0, 0}};
-  if (scalar.isIntegral(false)) return {ElementType::kS64, {static_cast<uint64_t>(scalar.toLong()), 0}};
+  if (scalar.isIntegral(false))
+    return {ElementType::kS64, {static_cast<uint64_t>(scalar.toLong()), 0}};
   return {ElementType::kF64, {bits_of(scalar.toDouble()), 0}};
 }
 

@@ -38,6 +38,28 @@ ProgramPtr program_of_kind(Program::Kind kind) {
   return std::make_shared<const Program>(std::move(program));
 }
 
+// The operators whose decompositions this thread is tracing, innermost last.
+std::vector<const OperatorInfo*>& decomposing() {
+  thread_local std::vector<const OperatorInfo*> operators;
+  return operators;
+}
+
+// PyTorch's own code resolves some decompositions that call their operator in another way.
+bool decompose_in_trace(const OperatorInfo& info, const c10::OperatorHandle& op,
+                        torch::jit::Stack& stack) {
+  std::vector<const OperatorInfo*>& active = decomposing();
+  if (std::find(active.begin(), active.end(), &info) != active.end()) {
+    Trace::current()->set_calls_itself(info);
+    throw TraceAborted(info.qualified() + ": the decomposition calls the operator itself");
+  }
+  active.push_back(&info);
+  struct Leave {
+    std::vector<const OperatorInfo*>& active;
+    ~Leave() { active.pop_back(); }
+  } leave{active};
+  return decompose(op, stack);
+}
+
 // The inputs of a program: a parameter per storage that is read, and one per number operand.
 class ProgramInputs : public LoweringInputs {
  public:
@@ -184,6 +206,8 @@ at::Tensor over_storage(const c10::Storage& storage, const at::Tensor& like) {
   auto impl = c10::make_intrusive<c10::TensorImpl>(
       c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), like.dtype());
   impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
+  impl->_set_conj(like.is_conj());
+  impl->_set_neg(like.is_neg());
   return at::Tensor(std::move(impl));
 }
 
@@ -199,13 +223,16 @@ class DecompositionTrace {
     bases_.resize(state.storages.size());
   }
 
+  // Whether run() failed because the operator came up again inside.
+  bool calls_itself() const { return trace_.calls_itself() == &info_; }
+
   ProgramPtr run(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
     torch::jit::Stack stack;
     for (const c10::IValue& a : arguments) stack.push_back(stand_in(a));
     const torch::jit::Stack given = stack;
     {
       const TraceGuard guard(trace_);
-      if (!decompose(op, stack)) return nullptr;
+      if (!decompose_in_trace(info_, op, stack)) return nullptr;
     }
     if (stack.size() != info_.returns.size()) {
       throw Unsupported(info_.qualified() + ": the decomposition returned " +
@@ -253,10 +280,8 @@ class DecompositionTrace {
             {Program::Parameter::Kind::kStorage, false, static_cast<uint32_t>(slot)});
         base = trace_.builder().parameter(state_.contents[slot].layout->type);
       }
-      const at::Tensor first = trace_.placeholder(base, t);
-      stand_ins_[slot] = first.storage();
+      stand_ins_[slot] = trace_.placeholder(base, t).storage();
       bases_[slot] = base;
-      return first;
     }
     return over_storage(stand_ins_[slot], t);
   }
@@ -341,17 +366,19 @@ ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
     run_meta(op, arguments);  // for its errors
   }
   if (!all_known) return program_of_kind(Program::Kind::kKnownNumbers);
+  Program::Kind kind = Program::Kind::kCpu;
+  DecompositionTrace trace(info, state);
   try {
-    if (ProgramPtr program = DecompositionTrace(info, state).run(op, arguments)) return program;
-  } catch (const TraceAborted&) {
-    warn_not_covered(info, reason);
-    return program_of_kind(Program::Kind::kComposite);
-  } catch (const Unsupported&) {
-    warn_not_covered(info, reason);
-    return program_of_kind(Program::Kind::kComposite);
+    if (ProgramPtr program = trace.run(op, arguments)) return program;
+  } catch (const runtime::CompileError&) {
+    throw;
+  } catch (...) {
+    // Whatever stopped it (exceptions that crossed Python have lost their type): op by op it can
+    // go on, or fails for the user's eyes. One that calls itself would go on forever.
+    if (!trace.calls_itself()) kind = Program::Kind::kComposite;
   }
   warn_not_covered(info, reason);
-  return program_of_kind(Program::Kind::kCpu);
+  return program_of_kind(kind);
 }
 
 void trace_call(Trace& trace, const OperatorInfo& info, const c10::OperatorHandle& op,
@@ -363,7 +390,7 @@ void trace_call(Trace& trace, const OperatorInfo& info, const c10::OperatorHandl
     } catch (const Unsupported&) {
     }
   }
-  if (!decompose(op, stack)) {
+  if (!decompose_in_trace(info, op, stack)) {
     throw TraceAborted(info.qualified() + " has neither rule nor decomposition");
   }
 }

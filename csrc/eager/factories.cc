@@ -45,19 +45,20 @@ at::Tensor empty(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
   const auto strides = row_major_strides(size);
   at::Tensor t = empty_strided(size, strides, dtype, layout, device, pin_memory);
   if (memory_format && *memory_format != c10::MemoryFormat::Contiguous) {
-    TORCH_CHECK(*memory_format != c10::MemoryFormat::Preserve,
-                "unsupported memory format option ", *memory_format);
+    TORCH_CHECK(*memory_format != c10::MemoryFormat::Preserve, "unsupported memory format option ",
+                *memory_format);
     t.unsafeGetTensorImpl()->empty_tensor_restride(*memory_format);
   }
   return t;
 }
 
-at::Tensor arange_start_step(const at::Scalar& start, const at::Scalar& end,
-                             const at::Scalar& step, std::optional<c10::ScalarType> dtype,
+at::Tensor arange_start_step(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step,
+                             std::optional<c10::ScalarType> dtype,
                              std::optional<c10::Layout> layout, std::optional<c10::Device> device,
                              std::optional<bool> pin_memory) {
   const at::Tensor meta = at::arange(start, end, step, dtype, layout, c10::kMeta, std::nullopt);
-  at::Tensor out = empty(meta.sizes(), meta.scalar_type(), layout, device, pin_memory, std::nullopt);
+  at::Tensor out =
+      empty(meta.sizes(), meta.scalar_type(), layout, device, pin_memory, std::nullopt);
   return at::arange_out(out, start, end, step);
 }
 
@@ -71,6 +72,13 @@ at::Tensor arange(const at::Scalar& end, std::optional<c10::ScalarType> dtype,
                   std::optional<c10::Layout> layout, std::optional<c10::Device> device,
                   std::optional<bool> pin_memory) {
   return arange_start_step(0, end, 1, dtype, layout, device, pin_memory);
+}
+
+at::Tensor efficient_zero_tensor(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
+                                 std::optional<c10::Layout> layout,
+                                 std::optional<c10::Device> device,
+                                 std::optional<bool> pin_memory) {
+  return empty(size, dtype, layout, device, pin_memory, std::nullopt).zero_();
 }
 
 }  // namespace torch_tpu::eager

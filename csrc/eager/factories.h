@@ -20,9 +20,14 @@ at::Tensor arange(const at::Scalar& end, std::optional<c10::ScalarType> dtype,
 at::Tensor arange_start(const at::Scalar& start, const at::Scalar& end,
                         std::optional<c10::ScalarType> dtype, std::optional<c10::Layout> layout,
                         std::optional<c10::Device> device, std::optional<bool> pin_memory);
-at::Tensor arange_start_step(const at::Scalar& start, const at::Scalar& end,
-                             const at::Scalar& step, std::optional<c10::ScalarType> dtype,
+at::Tensor arange_start_step(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step,
+                             std::optional<c10::ScalarType> dtype,
                              std::optional<c10::Layout> layout, std::optional<c10::Device> device,
                              std::optional<bool> pin_memory);
+
+// aten::_efficientzerotensor: ordinary zeros, which one program fills.
+at::Tensor efficient_zero_tensor(c10::IntArrayRef size, std::optional<c10::ScalarType> dtype,
+                                 std::optional<c10::Layout> layout,
+                                 std::optional<c10::Device> device, std::optional<bool> pin_memory);
 
 }  // namespace torch_tpu::eager

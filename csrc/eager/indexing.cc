@@ -166,10 +166,10 @@ std::optional<at::Tensor> by_lone_mask(const OperatorInfo& info, const LoneMask&
 void check_values(const OperatorInfo& info, std::span<const c10::IValue> arguments) {
   if (arguments.size() < 4 || info.arguments[2].name != "values") return;
   const at::Tensor &self = arguments[0].toTensor(), &values = arguments[2].toTensor();
-  TORCH_CHECK_INDEX(self.scalar_type() == values.scalar_type(),
-                    "Index put requires the source and destination dtypes match, got ",
-                    self.scalar_type(), " for the destination and ", values.scalar_type(),
-                    " for the source.");
+  TORCH_CHECK(self.scalar_type() == values.scalar_type(),
+              "Index put requires the source and destination dtypes match, got ",
+              self.scalar_type(), " for the destination and ", values.scalar_type(),
+              " for the source.");
 }
 
 }  // namespace

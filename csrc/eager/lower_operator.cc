@@ -9,6 +9,7 @@
 
 #include "eager/call_state.h"
 #include "eager/scalar_types.h"
+#include "lowering/promotion.h"
 
 namespace torch_tpu::eager {
 
@@ -155,7 +156,7 @@ class OperatorLowering {
       // Nothing to read: an unfilled tensor's values are arbitrary.
       value = sh::splat(inputs_.builder(), {to_element_type(t.scalar_type()), t.sizes().vec()}, 0);
     } else {
-      value = lowering::read_view(inputs_.base(storage), view_of(t));
+      value = lazy_bits(t, lowering::read_view(inputs_.base(storage), view_of(t)));
     }
     return {value, wrapped};
   }
@@ -190,6 +191,14 @@ class OperatorLowering {
       }
     }
     return fresh;
+  }
+
+  // Linear algebra operators get conjugated and negated tensors as they are. The same turns a
+  // value into what the storage of such a tensor holds.
+  static sh::Value lazy_bits(const at::Tensor& t, sh::Value v) {
+    if (t.is_conj()) v = sh::complex(sh::real(v), sh::negate(sh::imag(v)));
+    if (t.is_neg()) v = sh::negate(v);
+    return v;
   }
 
   static sh::Value fit(sh::Value v, c10::ScalarType dtype, const sh::Dims& sizes) {
@@ -278,7 +287,9 @@ class OperatorLowering {
     }
     for (const at::Tensor& t : written_) {
       const sh::Value v = values[next++];
-      if (v && t.numel() > 0) write(t, fit(v, t.scalar_type(), t.sizes().vec()));
+      if (v && t.numel() > 0) {
+        write(t, lazy_bits(t, fit(v, t.scalar_type(), t.sizes().vec())));
+      }
     }
   }
 
@@ -430,6 +441,7 @@ LoweredCall lower_operator(const OperatorInfo& info, const c10::OperatorHandle& 
     if (resized) throw OutputsResized{};
   }
   if (!info.rule) throw Unsupported(info.qualified() + ": no rule");
+  const lowering::DefaultFloat float_type(to_element_type(c10::get_default_dtype_as_scalartype()));
   return OperatorLowering(info, arguments, inputs).lower(meta);
 }
 

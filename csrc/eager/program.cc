@@ -1,6 +1,8 @@
 #include "eager/program.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <mutex>
 #include <sstream>
 #include <unordered_map>
@@ -44,6 +46,7 @@ struct GlobalTable {
   std::mutex mutex;
   Table programs;
   std::atomic<uint64_t> epoch{0};
+  std::atomic<uint64_t> stored{0};  // the clock of Program::last_used
 };
 
 GlobalTable& global() {
@@ -69,6 +72,35 @@ struct NumberHash {
   }
 };
 
+size_t max_programs_from_environment() {
+  const char* text = std::getenv("TORCH_TPU_MAX_PROGRAMS");
+  if (!text || !*text) return 4096;
+  char* end = nullptr;
+  const long n = std::strtol(text, &end, 10);
+  TORCH_CHECK_VALUE(*end == '\0' && n >= 16,
+                    "TORCH_TPU_MAX_PROGRAMS: expected a number from 16 on, got '", text, "'");
+  return static_cast<size_t>(n);
+}
+
+void mark_used(const Program& program, uint64_t time) {
+  std::atomic_ref(program.last_used).store(time, std::memory_order_relaxed);
+}
+
+// Drops the least recently used quarter. The caller holds the table's lock.
+void evict(GlobalTable& table) {
+  std::vector<std::pair<uint64_t, const Key*>> by_age;
+  by_age.reserve(table.programs.size());
+  for (const auto& [key, program] : table.programs) {
+    by_age.emplace_back(std::atomic_ref(program->last_used).load(std::memory_order_relaxed), &key);
+  }
+  const auto quarter = by_age.begin() + static_cast<std::ptrdiff_t>(by_age.size() / 4);
+  std::nth_element(by_age.begin(), quarter, by_age.end());
+  for (auto it = by_age.begin(); it != quarter; ++it) {
+    table.programs.erase(table.programs.find(*it->second));
+  }
+  table.epoch.fetch_add(1, std::memory_order_release);  // the threads' own copies go as well
+}
+
 // How many numbers a thread keeps on the device.
 constexpr size_t kMaxNumbers = 4096;
 
@@ -81,8 +113,11 @@ ProgramPtr find_program(KeyView key) {
     mine.programs.clear();
     mine.epoch = epoch;
   }
-  if (const auto it = mine.programs.find(key); it != mine.programs.end()) return it->second;
   GlobalTable& table = global();
+  if (const auto it = mine.programs.find(key); it != mine.programs.end()) {
+    mark_used(*it->second, table.stored.load(std::memory_order_relaxed));
+    return it->second;
+  }
   const std::lock_guard lock(table.mutex);
   const auto it = table.programs.find(key);
   if (it == table.programs.end()) return nullptr;
@@ -90,10 +125,17 @@ ProgramPtr find_program(KeyView key) {
   return it->second;
 }
 
-void store_program(KeyView key, ProgramPtr program) {
+void store_program(KeyView key, const ProgramPtr& program) {
   GlobalTable& table = global();
   const std::lock_guard lock(table.mutex);
-  table.programs.insert_or_assign(Key(key.begin(), key.end()), std::move(program));
+  mark_used(*program, table.stored.fetch_add(1) + 1);
+  table.programs.insert_or_assign(Key(key.begin(), key.end()), program);
+  if (table.programs.size() > max_programs()) evict(table);
+}
+
+size_t max_programs() {
+  static const size_t n = max_programs_from_environment();
+  return n;
 }
 
 void clear_programs() {
@@ -144,11 +186,12 @@ void run_program(const Program& program, CallState& state, size_t num_arguments,
   const int device = state.device;
   c10::SmallVector<runtime::DeviceBufferPtr, 8> results;
   if (program.executable) {
-    check_memory(device, program.output_bytes, "a program's results");
     runtime::Runtime& rt = runtime::Runtime::get();
     c10::SmallVector<PJRT_Buffer*, 16> args;
     c10::SmallVector<runtime::DeviceBufferPtr, 4> keep;
     c10::SmallVector<int64_t, 8> not_donatable;
+    c10::SmallVector<const runtime::DeviceBuffer*, 4> donated;
+    size_t new_bytes = program.output_bytes;
     for (const Program::Parameter& p : program.parameters) {
       switch (p.kind) {
         case Program::Parameter::Kind::kStorage: {
@@ -156,6 +199,9 @@ void run_program(const Program& program, CallState& state, size_t num_arguments,
           // Held by the storage and by this call: nobody else can read it later.
           if (p.donated && contents.buffer.use_count() > 2) {
             not_donatable.push_back(static_cast<int64_t>(args.size()));
+          } else if (p.donated) {
+            donated.push_back(contents.buffer.get());
+            new_bytes -= contents.layout->nbytes;
           }
           args.push_back(contents.buffer->handle());
           break;
@@ -175,10 +221,12 @@ void run_program(const Program& program, CallState& state, size_t num_arguments,
         }
       }
     }
+    check_memory(device, new_bytes, "a program's results");
     c10::SmallVector<PJRT_Buffer*, 8> outputs(program.outputs.size(), nullptr);
     program.executable->execute(args.data(), args.size(), outputs.data(), not_donatable,
                                 rt.device(device).handle);
     runtime::statistics().programs.fetch_add(1, std::memory_order_relaxed);
+    for (const runtime::DeviceBuffer* buffer : donated) buffer->given_away();
     for (size_t i = 0; i < outputs.size(); ++i) {
       results.push_back(std::make_shared<const runtime::DeviceBuffer>(
           pjrt::Buffer::adopt(rt.client().api(), outputs[i]), program.outputs[i].layout, device));

@@ -3,6 +3,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <vector>
@@ -50,15 +51,22 @@ struct Program {
   std::vector<Return> returns;
   int64_t random_count = 0;  // 32-bit random numbers drawn per run
   size_t output_bytes = 0;
+  // When it was last looked up, counted in programs stored; for eviction.
+  // Read and written through std::atomic_ref.
+  mutable uint64_t last_used = 0;
 };
 
 using ProgramPtr = std::shared_ptr<const Program>;
 
 // Signatures to programs. Each thread keeps its own copy of what it used, so a hit takes no lock.
+// Beyond max_programs() the quarter that has not been used for longest is dropped: every loaded
+// program of a CPU plugin takes about ten memory mappings, of which a process has 65,530.
 ProgramPtr find_program(std::span<const uint64_t> key);
-void store_program(std::span<const uint64_t> key, ProgramPtr program);
+void store_program(std::span<const uint64_t> key, const ProgramPtr& program);
 void clear_programs();
 size_t program_count();
+// TORCH_TPU_MAX_PROGRAMS, 4096 by default.
+size_t max_programs();
 
 // Runs a compiled program for the gathered call and replaces the arguments on the stack by the
 // returns.

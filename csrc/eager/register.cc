@@ -43,6 +43,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("arange", TORCH_FN(arange));
   m.impl("arange.start", TORCH_FN(arange_start));
   m.impl("arange.start_step", TORCH_FN(arange_start_step));
+  m.impl("_efficientzerotensor", TORCH_FN(efficient_zero_tensor));
   m.impl("as_strided", TORCH_FN(as_strided));
   m.impl("view", TORCH_FN(view));
   m.impl("_reshape_alias", TORCH_FN(reshape_alias));

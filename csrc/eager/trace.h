@@ -27,6 +27,10 @@ class Trace : public LoweringInputs {
   stablehlo::Value random(int64_t count) override;
   int64_t random_count() const { return random_count_; }
 
+  // The operator whose decomposition turned out to call it again.
+  const OperatorInfo* calls_itself() const { return calls_itself_; }
+  void set_calls_itself(const OperatorInfo& info) { calls_itself_ = &info; }
+
   // A tensor over a new storage that stands for `base`.
   at::Tensor placeholder(stablehlo::Value base, const at::Tensor& like);
 
@@ -39,6 +43,7 @@ class Trace : public LoweringInputs {
   std::function<stablehlo::Value()> random_;
   stablehlo::Value random_state_;
   int64_t random_count_ = 0;
+  const OperatorInfo* calls_itself_ = nullptr;
 };
 
 // Makes the trace current for this thread.

@@ -68,10 +68,17 @@ Value crop(Value x, ConvolutionWindow& w, bool dilated) {
   return pad(x, scalar(x.builder(), x.dtype(), 0), low, high, interior);
 }
 
-// y[n, o] = sum over i of w[o, i] * x[n, i], for w [out, in / groups, kernel...].
-Value correlate(Value x, Value w, const Geometry& g) {
+// y[n, o] = sum over i of w[o, i] * x[n, i], for w [out, in / groups, kernel...]; y has `sizes`.
+Value correlate(Value x, Value w, const Geometry& g, const Dims& sizes) {
   ConvolutionWindow window{g.stride, g.padding, g.padding, Dims(g.count, 1), g.dilation};
   window.feature_groups = g.groups;
+  for (int64_t i = 0; i < g.count; ++i) {
+    const int64_t reach = g.dilation[i] * (w.dim(2 + i) - 1);
+    const int64_t room = x.dim(2 + i) + 2 * g.padding[i] - reach - 1;
+    // The input may end in elements that are not asked for: the output padding of a transpose.
+    const int64_t surplus = room / g.stride[i] + 1 - sizes[i];
+    window.padding_high[i] -= surplus * g.stride[i];
+  }
   x = crop(x, window, false);
   return convolve(x, w, channels_second(g.count), window);
 }
@@ -224,7 +231,7 @@ Values convolution_rule(Call& call) {
   } else if (transposed) {
     y = correlate_transposed(x, w, g, sizes);
   } else {
-    y = correlate(x, w, g);
+    y = correlate(x, w, g, sizes);
   }
   return {convert(add_channel_bias(y, call.tensor_or_empty("bias")), x.dtype())};
 }
@@ -241,7 +248,7 @@ Values convolution_backward(Call& call) {
   Values grads(3);
   if (wanted[0]) {
     const Value grad_x = empty        ? zeros(b, x.dtype(), x.dims())
-                         : transposed ? correlate(grad, w, g)
+                         : transposed ? correlate(grad, w, g, spatial_sizes(x))
                                       : correlate_transposed(grad, w, g, spatial_sizes(x));
     grads[0] = convert(grad_x, x.dtype());
   }

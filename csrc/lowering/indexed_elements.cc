@@ -159,6 +159,12 @@ Value take_elements(Value self, const AdvancedIndex& index) {
 }
 
 Value put_elements(Value self, const AdvancedIndex& index, Value updates, Merge merge) {
+  // Leading dimensions of size 1 beyond the result's do not count.
+  const size_t spare = updates.dims().size() - std::min(updates.dims().size(), index.result.size());
+  if (spare > 0) {
+    updates = sh::reshape(updates, Dims(updates.dims().begin() + static_cast<std::ptrdiff_t>(spare),
+                                        updates.dims().end()));
+  }
   const Value wide = sh::broadcast_to(sh::convert(updates, self.dtype()), index.result);
   if (wide.numel() == 0 || self.numel() == 0) return self;
   if (index.dims.empty()) return region(merge)({self, wide})[0];

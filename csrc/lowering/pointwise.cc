@@ -10,6 +10,8 @@ void register_pointwise(Registry& r) {
   register_comparison(r);
   register_special(r);
   register_bessel(r);
+  register_incomplete_gamma(r);
+  register_fake_quantize(r);
   register_polynomials(r);
 }
 

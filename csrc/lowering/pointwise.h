@@ -8,9 +8,11 @@ namespace torch_tpu::lowering {
 void register_arithmetic(Registry&);   // pointwise_arithmetic.cc: two and three operands
 void register_unary(Registry&);        // pointwise_unary.cc: one operand
 void register_comparison(Registry&);   // pointwise_comparison.cc: comparisons, logic, bits, where
-void register_special(Registry&);      // pointwise_special.cc: Bessel, error and gamma functions
+void register_special(Registry&);      // pointwise_special.cc: error and gamma functions
 void register_polynomials(Registry&);  // pointwise_polynomial.cc: Chebyshev, Hermite, ...
-void register_bessel(Registry&);       // pointwise_bessel.cc: i0, i1 and their scaled forms
+void register_incomplete_gamma(Registry&);  // pointwise_incomplete_gamma.cc: igamma, igammac
+void register_fake_quantize(Registry&);     // fake_quantize.cc
+void register_bessel(Registry&);            // pointwise_bessel.cc: I, J, K and Y of orders 0 and 1
 
 // Whether the sign bit is set (also of -0 and negative NaN).
 Value sign_bit(Value);

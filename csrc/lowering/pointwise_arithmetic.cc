@@ -350,6 +350,10 @@ void register_arithmetic(Registry& r) {
     });
   }
   r.add("aten::add", add_rule);
+  r.add("aten::_add_relu", [](Call& call) -> Values {
+    const Value sum = add_rule(call).front();
+    return {maximum(sum, constant_like(sum, 0.0))};
+  });
   r.add("aten::sub", sub_rule);
   r.add("aten::rsub", rsub_rule);
   r.add("aten::div", div_rule);

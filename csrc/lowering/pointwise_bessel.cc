@@ -1,10 +1,11 @@
-// The modified Bessel functions I0 and I1, and their forms scaled by exp(-|x|).
-//
-// exp(-x) I0(x) and exp(-x) I1(x) / x on [0, 8], and sqrt(x) exp(-x) I(x) for x > 8 as a function
-// of 8 / x, are smooth; the tables are their Chebyshev coefficients (a discrete cosine transform of
-// 40-digit values at the Chebyshev nodes), down to 2e-17 of the first.
+// Bessel functions of orders 0 and 1: J, Y, and the modified I and K with their scaled forms.
+// Near the origin by the series of their smooth parts, beyond by their asymptotic forms.
+#include <cmath>
+#include <limits>
+#include <numbers>
 #include <span>
 
+#include "lowering/bessel_tables.h"
 #include "lowering/expression.h"
 #include "lowering/pointwise.h"
 #include "lowering/promotion.h"
@@ -15,49 +16,13 @@ namespace sh = stablehlo;
 
 namespace {
 
-constexpr double kSmallI0[] = {
-    0.33839763720473804,     -0.3046826723431984,     0.17162090152220878,
-    -0.094901097048047644,   0.049305284239670708,    -0.023737414805899469,
-    0.010546460394594998,    -0.0043243099950505759,  0.0016394756169413358,
-    -0.00057637557453858237, 0.00018850288509584166,  -5.7541950100821037e-5,
-    1.6448448070728897e-5,   -4.4167383584587506e-6,  1.1173875391201037e-6,
-    -2.6707938539406117e-7,  6.0469950225419189e-8,   -1.300025009986248e-8,
-    2.6598237246823867e-9,   -5.1897956016352629e-10, 9.6758090353732369e-11,
-    -1.7268262914415557e-11, 2.9550526631296398e-12,  -4.8564467831119295e-13,
-    7.6761854986049356e-14,  -1.1685332877993452e-14, 1.715391285555133e-15,
-    -2.4312798465479547e-16, 3.3307945188222381e-17};
-constexpr double kLargeI0[] = {
-    0.40224520550705442,     0.0033691164782556941,   6.889758346916824e-5,
-    2.8913705208347565e-6,   2.0489185894690637e-7,   2.2666689904981781e-8,
-    3.3962320257083863e-9,   4.9406023882249696e-10,  1.1889147107846438e-11,
-    -3.1499165279632414e-11, -1.3215811840447713e-11, -1.7941785315068061e-12,
-    7.1801244513836662e-13,  3.8527783827421427e-13,  1.5400862175214098e-14,
-    -4.1505693472872221e-14, -9.5548466988283076e-15, 3.8116806693526224e-15,
-    1.7725601330565264e-15,  -3.4254856196772191e-16, -2.8276239805165835e-16,
-    3.461222867697461e-17,   4.46562142029676e-17};
-constexpr double kSmallI1[] = {
-    0.12629359322181683,     -0.17641651835783406,    0.1026436586898471,
-    -0.052945981208094991,   0.024726449030626517,    -0.010564084894626198,
-    0.0041564229443128882,   -0.0015135724506312531,  0.00051228595616857577,
-    -0.00016176081582589675, 4.7815651075500542e-5,   -1.3273163656039436e-5,
-    3.4702513081376785e-6,   -8.5687202646954547e-7,  2.0032947535521353e-7,
-    -4.4450591287963281e-8,  9.3815373864957718e-9,   -1.8872497517228293e-9,
-    3.625590281552117e-10,   -6.6634897235020277e-11, 1.1736186298890902e-11,
-    -1.9839743977649437e-12, 3.2237933659455747e-13,  -5.0421855047279117e-14,
-    7.6006842947354069e-15,  -1.1055969477353863e-15, 1.5536319577362005e-16,
-    -2.1114212143581661e-17, 2.7779141127610464e-18};
-constexpr double kLargeI1[] = {
-    0.38928811750914006,     -0.0097610974913614684,  -0.00011058893876262372,
-    -3.8825648088776904e-6,  -2.5122362378702089e-7,  -2.6314688468895195e-8,
-    -3.835380385964237e-9,   -5.5897434621965838e-10, -1.8974958123505412e-11,
-    3.2526035830154882e-11,  1.4125807436613781e-11,  2.0356285441470895e-12,
-    -7.1985517762459085e-13, -4.0835511110921973e-13, -2.1015418427726643e-14,
-    4.2724400167119514e-14,  1.0420276984128803e-14,  -3.8144030724370078e-15,
-    -1.8803547755107824e-15, 3.3082023109209283e-16,  2.9626289976459501e-16,
-    -3.2095259219934239e-17, -4.6503053684893583e-17};
+using Coefficients = std::span<const double>;
+
+constexpr double kPi = std::numbers::pi;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // sum of coefficients[k] T_k(t), by Clenshaw's recurrence.
-Value chebyshev(std::span<const double> coefficients, Value t) {
+Value chebyshev(Coefficients coefficients, Value t) {
   const Value twice = 2.0 * t;
   Value next = constant_like(t, 0.0), after = next;
   for (size_t k = coefficients.size() - 1; k > 0; --k) {
@@ -68,36 +33,140 @@ Value chebyshev(std::span<const double> coefficients, Value t) {
   return t * next - after + coefficients[0];
 }
 
-// The scaled function of |x|, without the odd function's sign; `odd` marks I1.
-Value scaled_magnitude(Value magnitude, bool odd) {
+Value odd(Value x, Value of_magnitude) { return choose(x < 0.0, -of_magnitude, of_magnitude); }
+
+// --- I ------------------------------------------------------------------------------------------
+
+// exp(-|x|) I(|x|).
+Value scaled_i(Value x, int order) {
+  const Value magnitude = abs(x);
   const Value small = magnitude <= 8.0;
   const Value near = choose(small, magnitude, 8.0);
   const Value far = choose(small, 8.0, magnitude);
+  const Value t = near / 4.0 - 1.0, u = 16.0 / far - 1.0;
   const Value series =
-      odd ? near * chebyshev(kSmallI1, near / 4.0 - 1.0) : chebyshev(kSmallI0, near / 4.0 - 1.0);
+      order == 0 ? chebyshev(bessel::kSmallI0, t) : near * chebyshev(bessel::kSmallI1, t);
   const Value tail =
-      odd ? chebyshev(kLargeI1, 16.0 / far - 1.0) : chebyshev(kLargeI0, 16.0 / far - 1.0);
+      chebyshev(order == 0 ? Coefficients(bessel::kLargeI0) : Coefficients(bessel::kLargeI1), u);
   return choose(small, series, tail / sqrt(far));
 }
 
-Value i0e(Value x) { return scaled_magnitude(abs(x), false); }
+Value i0e(Value x) { return scaled_i(x, 0); }
+Value i1e(Value x) { return odd(x, scaled_i(x, 1)); }
 Value i0(Value x) { return exponential(abs(x)) * i0e(x); }
-Value i1e(Value x) {
-  const Value value = scaled_magnitude(abs(x), true);
-  return choose(x < 0.0, -value, value);
-}
 Value i1(Value x) { return exponential(abs(x)) * i1e(x); }
+
+// --- J and Y ------------------------------------------------------------------------------------
+
+struct Oscillating {
+  Value first_kind;   // of |x|
+  Value second_kind;  // of |x|
+};
+
+// Both kinds for |x| > 8: an amplitude that dies away, and a phase.
+Oscillating far_oscillating(Value magnitude, int order) {
+  const Value t = 128.0 / (magnitude * magnitude) - 1.0;
+  const Value p =
+      chebyshev(order == 0 ? Coefficients(bessel::kLargeP0) : Coefficients(bessel::kLargeP1), t);
+  const Value q =
+      chebyshev(order == 0 ? Coefficients(bessel::kLargeQ0) : Coefficients(bessel::kLargeQ1), t) /
+      magnitude;
+  const Value phase = magnitude - (0.25 + 0.5 * order) * kPi;
+  const Value amplitude = std::sqrt(2.0 / kPi) / sqrt(magnitude);
+  const Value c = cosine(phase), s = sine(phase);
+  const auto wave = [&](Value value) {
+    return choose(equals(magnitude, kInfinity), 0.0, amplitude * value);
+  };
+  return {wave(p * c - q * s), wave(p * s + q * c)};
+}
+
+// J by its even or odd series, and what Y adds to the logarithm's part.
+Oscillating near_oscillating(Value magnitude, int order) {
+  const Value t = magnitude * magnitude / 32.0 - 1.0;
+  if (order == 0) {
+    const Value j = chebyshev(bessel::kSmallJ0, t);
+    return {j, chebyshev(bessel::kSmallY0, t) + (2.0 / kPi) * log(magnitude) * j};
+  }
+  const Value j = magnitude * chebyshev(bessel::kSmallJ1, t);
+  const Value rest = magnitude * chebyshev(bessel::kSmallY1, t);
+  return {j, rest + (2.0 / kPi) * (log(magnitude) * j - 1.0 / magnitude)};
+}
+
+Oscillating oscillating(Value x, int order) {
+  const Value magnitude = abs(x);
+  const Value small = magnitude <= 8.0;
+  const Oscillating near = near_oscillating(choose(small, magnitude, 8.0), order);
+  const Oscillating far = far_oscillating(choose(small, 8.0, magnitude), order);
+  return {choose(small, near.first_kind, far.first_kind),
+          choose(small, near.second_kind, far.second_kind)};
+}
+
+// Functions with a pole at 0 and no real value below.
+Value right_of_pole(Value x, double pole, Value value) {
+  const Value outside = choose(x < 0.0, std::numeric_limits<double>::quiet_NaN(), value);
+  return choose(equals(x, 0.0), pole, outside);
+}
+
+Value j0(Value x) { return oscillating(x, 0).first_kind; }
+Value j1(Value x) { return odd(x, oscillating(x, 1).first_kind); }
+Value y0(Value x) { return right_of_pole(x, -kInfinity, oscillating(x, 0).second_kind); }
+Value y1(Value x) { return right_of_pole(x, -kInfinity, oscillating(x, 1).second_kind); }
+
+// sin(x) / x, by its series where the quotient is not defined or not precise.
+Value spherical_j0(Value x) {
+  const Value square = x * x;
+  const Value series = 1.0 - square / 6.0 * (1.0 - square / 20.0 * (1.0 - square / 42.0));
+  const Value quotient = choose(is_inf(x), 0.0, sine(x) / x);
+  return choose(abs(x) < 0.05, series, quotient);
+}
+
+// --- K ------------------------------------------------------------------------------------------
+
+// exp(x) K(x), or K(x).
+Value second_modified(Value x, int order, bool scaled) {
+  const Value small = x <= 2.0;
+  const Value near = choose(small, x, 2.0);
+  const Value far = choose(small, 2.0, x);
+  const Value t = near * near / 2.0 - 1.0, logarithm = log(0.5 * near);
+  const Value series =
+      order == 0 ? chebyshev(bessel::kSmallK0, t) - logarithm * i0(near)
+                 : near * chebyshev(bessel::kSmallK1, t) + logarithm * i1(near) + 1.0 / near;
+  const Value tail =
+      chebyshev(order == 0 ? Coefficients(bessel::kLargeK0) : Coefficients(bessel::kLargeK1),
+                4.0 / far - 1.0) /
+      sqrt(far);
+  const Value value = scaled ? choose(small, series * exponential(near), tail)
+                             : choose(small, series, tail * exponential(-far));
+  return right_of_pole(x, kInfinity, value);
+}
+
+Value k0(Value x) { return second_modified(x, 0, false); }
+Value k1(Value x) { return second_modified(x, 1, false); }
+Value k0e(Value x) { return second_modified(x, 0, true); }
+Value k1e(Value x) { return second_modified(x, 1, true); }
 
 struct BesselEntry {
   const char* op;
+  const char* argument;
   Value (*function)(Value);
 };
 
 constexpr BesselEntry kBessel[] = {
-    {"aten::i0", i0},
-    {"aten::special_i0e", i0e},
-    {"aten::special_i1", i1},
-    {"aten::special_i1e", i1e},
+    {"aten::i0", "self", i0},
+    {"aten::special_i0e", "self", i0e},
+    {"aten::special_i1", "self", i1},
+    {"aten::special_i1e", "self", i1e},
+    {"aten::special_bessel_j0", "self", j0},
+    {"aten::special_bessel_j1", "self", j1},
+    {"aten::special_bessel_y0", "self", y0},
+    {"aten::special_bessel_y1", "self", y1},
+    {"aten::special_spherical_bessel_j0", "x", spherical_j0},
+    {"aten::special_modified_bessel_i0", "self", i0},
+    {"aten::special_modified_bessel_i1", "self", i1},
+    {"aten::special_modified_bessel_k0", "self", k0},
+    {"aten::special_modified_bessel_k1", "self", k1},
+    {"aten::special_scaled_modified_bessel_k0", "x", k0e},
+    {"aten::special_scaled_modified_bessel_k1", "x", k1e},
 };
 
 }  // namespace
@@ -105,7 +174,7 @@ constexpr BesselEntry kBessel[] = {
 void register_bessel(Registry& r) {
   for (const BesselEntry& entry : kBessel) {
     r.add(entry.op, [entry](Call& call) -> Values {
-      const Value self = call.tensor("self");
+      const Value self = call.tensor(entry.argument);
       return {entry.function(sh::convert(self, compute_type(to_floating(self.dtype()))))};
     });
   }

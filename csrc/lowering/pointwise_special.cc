@@ -1,4 +1,4 @@
-// Gamma functions and relatives.
+// Error functions, gamma functions and relatives.
 #include <cmath>
 #include <limits>
 #include <numbers>

@@ -156,6 +156,29 @@ Values nan_to_num_rule(Call& call) {
   return {fix(self)};
 }
 
+// x = mantissa 2^exponent with the mantissa in [0.5, 1), from the bits. Numbers below the normal
+// range are scaled into it first.
+Values frexp_rule(Call& call) {
+  const Value self = call.tensor("self");
+  const bool wide = self.dtype() == ElementType::kF64;
+  const Value x = sh::convert(self, wide ? ElementType::kF64 : ElementType::kF32);
+  const int digits = wide ? 52 : 23, bias = wide ? 1023 : 127;
+  const int64_t field = wide ? 0x7ff : 0xff;
+  const double smallest = std::ldexp(1.0, 1 - bias);
+  const Value tiny = abs(x) < smallest;
+  const Value raw = sh::bitcast_convert(choose(tiny, x * std::ldexp(1.0, digits + 1), x),
+                                        sh::bits_type(x.dtype()));
+  const Value width = constant_like(raw, digits), mask = sh::full_like(raw, field);
+  const Value biased = and_(sh::shift_right_logical(raw, width), mask);
+  const Value half = sh::shift_left(sh::full_like(raw, int64_t{bias - 1}), width);
+  const Value fraction = and_(raw, not_(sh::shift_left(mask, width)));
+  const Value mantissa = sh::bitcast_convert(or_(fraction, half), x.dtype());
+  const Value exponent = sh::convert(biased, ElementType::kS32) - static_cast<double>(bias - 1);
+  const Value regular = and_(is_finite(x), differs(x, 0.0));
+  const Value adjusted = choose(tiny, exponent - static_cast<double>(digits + 1), exponent);
+  return {sh::convert(choose(regular, mantissa, x), self.dtype()), choose(regular, adjusted, 0.0)};
+}
+
 Values logit_rule(Call& call) {
   const Value self = call.tensor("self");
   Value x = sh::convert(self, compute_type(to_floating(self.dtype())));
@@ -180,6 +203,7 @@ void register_unary(Registry& r) {
     });
   }
   r.add("aten::round", round_rule);
+  r.add("aten::frexp", frexp_rule);
   r.add("aten::nan_to_num", nan_to_num_rule);
   r.add("aten::logit", logit_rule);
 }

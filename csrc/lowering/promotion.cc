@@ -39,7 +39,22 @@ ElementType promote_floats(ElementType a, ElementType b) {
   return ElementType::kF32;  // float16 with bfloat16
 }
 
+thread_local ElementType t_default_float = ElementType::kF32;
+
+// The dtype of Python numbers of `type`'s category.
+ElementType default_like(ElementType type) {
+  if (sh::is_float(type)) return t_default_float;
+  if (!sh::is_complex(type)) return type;
+  return t_default_float == ElementType::kF64 ? ElementType::kC128 : ElementType::kC64;
+}
+
 }  // namespace
+
+DefaultFloat::DefaultFloat(ElementType type) : previous_(t_default_float) {
+  t_default_float = type;
+}
+DefaultFloat::~DefaultFloat() { t_default_float = previous_; }
+ElementType DefaultFloat::current() { return t_default_float; }
 
 ElementType promote_types(ElementType a, ElementType b) {
   if (a == b) return a;
@@ -73,19 +88,14 @@ ElementType result_type(const Call& call, std::initializer_list<std::string_view
     if (!call.has(name)) continue;
     const Argument& arg = *call.find(name);
     if (const auto* t = std::get_if<TensorArgument>(&arg)) {
-      ElementType dtype = t->value.dtype();
+      const ElementType dtype = t->value.dtype();
       if (t->wrapped_number) {
-        if (sh::is_float(dtype)) dtype = ElementType::kF32;
-        if (sh::is_complex(dtype)) dtype = ElementType::kC64;
-        join(wrapped, dtype);
+        join(wrapped, default_like(dtype));
       } else {
         join(t->value.rank() == 0 ? zero : dim, dtype);
       }
     } else {
-      ElementType dtype = call.number_type(name);
-      if (dtype == ElementType::kF64) dtype = ElementType::kF32;  // the default dtype
-      if (dtype == ElementType::kC128) dtype = ElementType::kC64;
-      join(wrapped, dtype);
+      join(wrapped, default_like(call.number_type(name)));
     }
   }
   const auto combine = [](std::optional<ElementType> higher, std::optional<ElementType> lower) {
@@ -102,7 +112,7 @@ ElementType result_type(const Call& call, std::initializer_list<std::string_view
 }
 
 ElementType to_floating(ElementType type) {
-  return sh::is_float(type) || sh::is_complex(type) ? type : ElementType::kF32;
+  return sh::is_float(type) || sh::is_complex(type) ? type : t_default_float;
 }
 
 ElementType compute_type(ElementType type) {

@@ -14,7 +14,21 @@ ElementType promote_types(ElementType a, ElementType b);
 // rise. `names` may name tensors or numbers; absent arguments are passed over.
 ElementType result_type(const Call& call, std::initializer_list<std::string_view> names);
 
-// Integers and bools become float32 (PyTorch's default dtype), others stay.
+// PyTorch's default dtype, for the time of a scope on this thread; float32 outside of any.
+class DefaultFloat {
+ public:
+  explicit DefaultFloat(ElementType type);
+  ~DefaultFloat();
+  DefaultFloat(const DefaultFloat&) = delete;
+  DefaultFloat& operator=(const DefaultFloat&) = delete;
+
+  static ElementType current();
+
+ private:
+  const ElementType previous_;
+};
+
+// Integers and bools become the default dtype, others stay.
 ElementType to_floating(ElementType type);
 
 // The type PyTorch computes a pointwise function of `type` in: bfloat16 and float16 (and float8)

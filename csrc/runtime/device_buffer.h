@@ -1,6 +1,7 @@
 // A value on a device: an immutable array, perhaps still being computed.
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 #include "pjrt/buffer.h"
@@ -10,7 +11,7 @@
 namespace torch_tpu::runtime {
 
 // Immutable and shared: two storages with the same contents (after clone()) share one. Its memory
-// counts from construction to destruction.
+// counts from construction until it is given away or destroyed.
 class DeviceBuffer {
  public:
   DeviceBuffer(pjrt::Buffer buffer, const Layout* layout, int device)
@@ -19,6 +20,8 @@ class DeviceBuffer {
     layout_->live.fetch_add(1, std::memory_order_relaxed);
   }
   ~DeviceBuffer();
+  // The array was donated: its memory is a program's result now, and is counted there.
+  void given_away() const;
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
@@ -31,6 +34,7 @@ class DeviceBuffer {
   pjrt::Buffer buffer_;
   const Layout* layout_;
   int device_;
+  mutable std::atomic<bool> counted_{true};
 };
 
 using DeviceBufferPtr = std::shared_ptr<const DeviceBuffer>;

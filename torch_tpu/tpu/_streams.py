@@ -16,6 +16,10 @@ from torch_tpu import _C
 from torch_tpu.tpu._utils import Device, _get_device_index
 
 
+# What the two classes make are PyTorch's own objects, since some of its functions accept no
+# subclasses; isinstance() tells those of this device.
+
+
 class _StreamType(type):
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, torch.Stream) and instance.device.type == "tpu"
@@ -32,7 +36,7 @@ class Stream(torch.Stream, metaclass=_StreamType):
     ``priority`` is accepted and has no effect.
     """
 
-    def __new__(  # type: ignore[misc] - what is made is a torch.Stream, which PyTorch insists on
+    def __new__(  # type: ignore[misc]
         cls, device: Device = None, priority: int = 0, **kwargs: Any
     ) -> torch.Stream:
         """Make a stream, or with ``stream_id=...`` and so on name one that exists."""
@@ -45,7 +49,7 @@ class Stream(torch.Stream, metaclass=_StreamType):
 class Event(torch.Event, metaclass=_EventType):
     """A point in a stream's work that can be waited for: a ``torch.Event`` of this device."""
 
-    def __new__(  # type: ignore[misc] - as above
+    def __new__(  # type: ignore[misc]
         cls,
         enable_timing: bool = False,
         blocking: bool = False,
