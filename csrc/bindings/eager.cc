@@ -1,5 +1,7 @@
+#include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
+#include <torch/csrc/utils/tensor_memoryformats.h>
 
 #include "bindings/bindings.h"
 #include "eager/device_context.h"
@@ -13,6 +15,28 @@ namespace torch_tpu::bindings {
 
 namespace {
 
+// dtypes, layouts and memory formats are integers in a boxed call.
+py::object to_python(const c10::Argument& argument, const c10::IValue& value) {
+  if (value.isInt()) {
+    c10::TypePtr type = argument.real_type();
+    if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
+    const auto borrow = [](auto* object) {
+      return py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject*>(object));
+    };
+    switch (type->kind()) {
+      case c10::TypeKind::ScalarTypeType:
+        return borrow(torch::getTHPDtype(value.toScalarType()));
+      case c10::TypeKind::LayoutType:
+        return borrow(torch::getTHPLayout(value.toLayout()));
+      case c10::TypeKind::MemoryFormatType:
+        return borrow(torch::utils::getTHPMemoryFormat(value.toMemoryFormat()));
+      default:
+        break;
+    }
+  }
+  return torch::jit::toPyObject(value);
+}
+
 // Calls the Python decomposition `run(name, overload, args)`, which returns a tuple of results or
 // None when there is none.
 bool decompose(const py::function& run, const c10::OperatorHandle& op, torch::jit::Stack& stack) {
@@ -20,8 +44,8 @@ bool decompose(const py::function& run, const c10::OperatorHandle& op, torch::ji
   const c10::FunctionSchema& schema = op.schema();
   const size_t n = schema.arguments().size();
   py::list args;
-  for (size_t i = stack.size() - n; i < stack.size(); ++i) {
-    args.append(torch::jit::toPyObject(stack[i]));
+  for (size_t i = 0; i < n; ++i) {
+    args.append(to_python(schema.arguments()[i], stack[stack.size() - n + i]));
   }
   const py::object result = run(schema.name(), schema.overload_name(), py::tuple(args));
   if (result.is_none()) return false;

@@ -1,4 +1,5 @@
-// The device's random generator: a counter-based (Philox) stream named by a seed and an offset.
+// The device's random generator: a counter-based stream (see lowering/random.h) named by
+// a seed and an offset.
 #pragma once
 
 #include <ATen/core/Generator.h>

@@ -58,12 +58,15 @@ Value Call::materialize(const Number& number, ElementType type) const {
   if (stablehlo::is_complex(type)) return stablehlo::scalar(builder_, type, *number.known);
   if (number.known_int && !stablehlo::is_float(type)) {
     if (stablehlo::is_bool(type)) return stablehlo::scalar(builder_, type, *number.known_int != 0);
-    return stablehlo::scalar(builder_, type, *number.known_int);
+    // Wraps like PyTorch, and like an operand: -1 as uint8 is 255.
+    return stablehlo::convert(stablehlo::scalar(builder_, ElementType::kS64, *number.known_int),
+                              type);
   }
   const double value = number.known->real();
   if (stablehlo::is_bool(type)) return stablehlo::scalar(builder_, type, value != 0);
   if (stablehlo::is_integer(type)) {
-    return stablehlo::scalar(builder_, type, static_cast<int64_t>(value));
+    return stablehlo::convert(
+        stablehlo::scalar(builder_, ElementType::kS64, static_cast<int64_t>(value)), type);
   }
   return stablehlo::scalar(builder_, type, value);
 }

@@ -102,7 +102,7 @@ class Call {
   size_t num_outputs() const { return outputs_.size(); }
   const TensorType& output(size_t i = 0) const;
 
-  // (seed, offset) of the device's generator as a ui64[2] operand for rng_bit_generator; the
+  // (seed, offset) of the device's generator as a ui64[2] operand (see random.h); the
   // generator advances by `count` 32-bit numbers per call of the program.
   Value rng_state(int64_t count);
 
