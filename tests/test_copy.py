@@ -44,8 +44,12 @@ def test_round_trip(dtype: torch.dtype, device: torch.device) -> None:
     y = x.to(device)
     assert y.device.type == device.type
     assert y.dtype == dtype
-    assert_same(y.view(torch.uint8) if dtype.itemsize == 1 else y,
-                x.view(torch.uint8) if dtype.itemsize == 1 else x, rtol=0, atol=0)
+    assert_same(
+        y.view(torch.uint8) if dtype.itemsize == 1 else y,
+        x.view(torch.uint8) if dtype.itemsize == 1 else x,
+        rtol=0,
+        atol=0,
+    )
     assert torch.equal(y.cpu().view(torch.uint8), x.view(torch.uint8))
 
 

@@ -90,9 +90,7 @@ TAKES: dict[str, Op] = {
         i.x.requires_grad_().masked_select(i.last).pow(2).sum(), i.x
     ),
     "unique": lambda i: torch.unique(i.index),
-    "unique with all": lambda i: torch.unique(
-        i.index, return_inverse=True, return_counts=True
-    ),
+    "unique with all": lambda i: torch.unique(i.index, return_inverse=True, return_counts=True),
     "unique rows": lambda i: torch.unique(i.x.long() % 2, dim=1),
     "unique_consecutive": lambda i: torch.unique_consecutive(
         i.tensor([1, 1, 2, 2, 2, 1]), return_inverse=True, return_counts=True
@@ -249,8 +247,10 @@ def test_nonzero_static(device: torch.device) -> None:
 def test_nonzero_of_many(device: torch.device) -> None:
     x = torch.rand(300, 500) < 0.01
     assert_same(x.to(device).nonzero(), x.nonzero())
-    assert_same(torch.rand(300, 500).masked_fill(~x, 0).to(device)[x.to(device)].sign(),
-                torch.ones(int(x.sum())))
+    assert_same(
+        torch.rand(300, 500).masked_fill(~x, 0).to(device)[x.to(device)].sign(),
+        torch.ones(int(x.sum())),
+    )
 
 
 def test_filling_by_a_mask_does_not_wait(device: torch.device) -> None:

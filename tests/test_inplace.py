@@ -82,7 +82,10 @@ def test_change_is_seen_by_every_view(name: str, device: torch.device, no_fallba
         (torch.float32, lambda x: x.index_fill_(0, torch.tensor([0.0], device=x.device), 1)),
         (torch.float32, lambda x: x.masked_fill_(torch.ones(3, device=x.device), 1)),
         (torch.bool, lambda x: x.neg_()),
-        (torch.float32, lambda x: x.sub_(torch.ones(3, dtype=torch.bool, device=x.device), alpha=1j)),
+        (
+            torch.float32,
+            lambda x: x.sub_(torch.ones(3, dtype=torch.bool, device=x.device), alpha=1j),
+        ),
     ],
 )
 def test_errors_are_those_of_the_cpu(

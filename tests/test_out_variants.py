@@ -73,8 +73,12 @@ def test_out(name: str, start: str, device: torch.device) -> None:
     expected_out, actual_out = fresh("cpu"), fresh(device)
     expected, expected_warnings = run(op, x, expected_out)
     actual, actual_warnings = run(op, x.to(device), actual_out)
-    assert_same(actual, expected, rtol=1e-2 if name in {"mm", "addmm"} else None,
-                atol=0.5 if name in {"mm", "addmm"} else None)
+    assert_same(
+        actual,
+        expected,
+        rtol=1e-2 if name in {"mm", "addmm"} else None,
+        atol=0.5 if name in {"mm", "addmm"} else None,
+    )
     if name != "arange":  # which says it in words of its own
         assert actual_warnings == expected_warnings
     if start == "not contiguous":

@@ -23,8 +23,10 @@ def base_of(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch
     if dtype is torch.bool:
         return (torch.arange(count) % 3 == 0).reshape(shape)
     if dtype.is_complex:
-        return torch.complex(torch.arange(count) + 1.0, -torch.arange(count) / 2).to(dtype).reshape(
-            shape
+        return (
+            torch.complex(torch.arange(count) + 1.0, -torch.arange(count) / 2)
+            .to(dtype)
+            .reshape(shape)
         )
     return (torch.arange(count) % 100).to(dtype).reshape(shape)
 

@@ -19,7 +19,8 @@ struct RuleOptions {
   // Arguments the kernel writes although the schema does not say so (batch norm's running
   // statistics); they follow the returned tensors.
   std::vector<std::string> mutates = {};
-  // The results' types are the rule's own: PyTorch's meta kernel refuses calls its CPU kernel takes.
+  // The results' types are the rule's own: PyTorch's meta kernel refuses calls its CPU kernel
+  // takes.
   bool own_types = false;
   // Without a meta kernel's word, results with as many dimensions as these arguments are laid out
   // channels-last when one of them is.

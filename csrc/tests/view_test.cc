@@ -1,6 +1,6 @@
-#include <gtest/gtest.h>
-
 #include "lowering/view.h"
+
+#include <gtest/gtest.h>
 
 namespace torch_tpu::lowering {
 namespace {

@@ -15,7 +15,6 @@ import torch
 from torch_tpu import _C
 from torch_tpu.tpu._utils import Device, _get_device_index
 
-
 # What the two classes make are PyTorch's own objects, since some of its functions accept no
 # subclasses; isinstance() tells those of this device.
 
