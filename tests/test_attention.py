@@ -65,7 +65,8 @@ def dropped() -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Attention with dropout over identity values, which shows the weights that were used."""
     inputs = [data(2, 3, 40, 8), data(2, 3, 40, 8), torch.eye(40).expand(2, 3, 40, 40)]
     leaves = [x.to(compare.DEVICE).requires_grad_() for x in inputs]
-    return functional.scaled_dot_product_attention(*leaves, dropout_p=0.25), leaves
+    query, key, value = leaves
+    return functional.scaled_dot_product_attention(query, key, value, dropout_p=0.25), leaves
 
 
 def test_dropout(dropped: tuple[torch.Tensor, list[torch.Tensor]]) -> None:

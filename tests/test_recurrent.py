@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from both_devices import check, data
@@ -31,7 +33,9 @@ def test_cells(cell: type[torch.nn.RNNCellBase], bias: bool, dtype: torch.dtype)
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("layers", [1, 2])
 @pytest.mark.parametrize("network", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
-def test_networks(network: type[torch.nn.RNNBase], layers: int, bidirectional: bool) -> None:
+def test_networks(
+    network: Callable[..., torch.nn.Module], layers: int, bidirectional: bool
+) -> None:
     module = network(5, 7, layers, batch_first=True, bidirectional=bidirectional)
     compare_module(module, data(3, 4, 5), tolerance=1e-4)
 

@@ -363,7 +363,7 @@ ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
       reason = e.what();
     }
   } else {
-    run_meta(op, arguments);  // for its errors
+    check_call(info, op, arguments);
   }
   if (!all_known) return program_of_kind(Program::Kind::kKnownNumbers);
   Program::Kind kind = Program::Kind::kCpu;

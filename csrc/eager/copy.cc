@@ -40,7 +40,8 @@ void check_broadcast(const at::Tensor& self, const at::Tensor& src) {
               " doesn't match the broadcast shape ", c10::IntArrayRef(shape));
 }
 
-// Through the rule: one program that reads src and writes self.
+}  // namespace
+
 void copy_on_device(at::Tensor& self, const at::Tensor& src) {
   static const OperatorInfo& info = operator_info(copy_operator());
   torch::jit::Stack stack;
@@ -49,6 +50,8 @@ void copy_on_device(at::Tensor& self, const at::Tensor& src) {
   stack.emplace_back(false);
   dispatch(info, copy_operator(), stack);
 }
+
+namespace {
 
 // The two have the same elements in the same memory order: the value can be shared.
 bool can_share(const at::Tensor& self, const at::Tensor& src) {

@@ -344,6 +344,21 @@ void check_overlaps(const OperatorInfo& info, std::span<const c10::IValue> argum
   }
 }
 
+// Runs PyTorch's meta kernel, so that wrong arguments throw PyTorch's own errors. nullopt when the
+// operator has none.
+std::optional<torch::jit::Stack> run_meta(const c10::OperatorHandle& op,
+                                          std::span<const c10::IValue> arguments) {
+  torch::jit::Stack stack;
+  stack.reserve(arguments.size());
+  for (const c10::IValue& a : arguments) stack.push_back(to_meta(a));
+  try {
+    op.callBoxed(stack);
+  } catch (const c10::NotImplementedError&) {
+    return std::nullopt;
+  }
+  return stack;
+}
+
 // With out= tensors that are empty in the meta kernel's eyes: it need not warn that it resizes
 // them, as the real ones will be.
 std::optional<torch::jit::Stack> run_meta_for_out(const OperatorInfo& info,
@@ -400,46 +415,33 @@ void check_cast_in_place(const OperatorInfo& info, const c10::OperatorHandle& op
 
 }  // namespace
 
-std::optional<torch::jit::Stack> run_meta(const c10::OperatorHandle& op,
-                                          std::span<const c10::IValue> arguments) {
-  torch::jit::Stack stack;
-  stack.reserve(arguments.size());
-  for (const c10::IValue& a : arguments) stack.push_back(to_meta(a));
-  try {
-    op.callBoxed(stack);
-  } catch (const c10::NotImplementedError&) {
-    return std::nullopt;
+std::optional<torch::jit::Stack> check_call(const OperatorInfo& info, const c10::OperatorHandle& op,
+                                            std::span<const c10::IValue> arguments) {
+  check_overlaps(info, arguments);
+  if (info.rule && info.rule->options.own_types) return std::nullopt;
+  std::optional<torch::jit::Stack> meta = run_meta_for_out(info, op, arguments);
+  check_cast_in_place(info, op, arguments);
+  if (!meta) return meta;
+  bool resized = false;
+  for (size_t i = 0; i < info.returns.size(); ++i) {
+    const int alias = info.returns[i].alias;
+    if (alias < 0 || !info.arguments[static_cast<size_t>(alias)].is_out || !(*meta)[i].isTensor()) {
+      continue;
+    }
+    const at::Tensor& out = arguments[static_cast<size_t>(alias)].toTensor();
+    const at::Tensor& wanted = (*meta)[i].toTensor();
+    if (out.sizes() == wanted.sizes()) continue;
+    at::native::resize_output(out, wanted.sizes());
+    if (out.strides() != wanted.strides()) out.as_strided_(wanted.sizes(), wanted.strides());
+    resized = true;
   }
-  return stack;
+  if (resized) throw OutputsResized{};
+  return meta;
 }
 
 LoweredCall lower_operator(const OperatorInfo& info, const c10::OperatorHandle& op,
                            std::span<const c10::IValue> arguments, LoweringInputs& inputs) {
-  check_overlaps(info, arguments);
-  std::optional<torch::jit::Stack> meta;
-  if (!info.rule || !info.rule->options.own_types) {
-    meta = run_meta_for_out(info, op, arguments);
-    check_cast_in_place(info, op, arguments);
-  }
-  if (meta) {
-    bool resized = false;
-    for (size_t i = 0; i < info.returns.size(); ++i) {
-      const int alias = info.returns[i].alias;
-      if (alias < 0 || !info.arguments[static_cast<size_t>(alias)].is_out ||
-          !(*meta)[i].isTensor()) {
-        continue;
-      }
-      const at::Tensor& out = arguments[static_cast<size_t>(alias)].toTensor();
-      const at::Tensor& wanted = (*meta)[i].toTensor();
-      if (out.sizes() == wanted.sizes()) continue;
-      at::native::resize_output(out, wanted.sizes());
-      if (out.strides() != wanted.strides()) {
-        out.as_strided_(wanted.sizes(), wanted.strides());
-      }
-      resized = true;
-    }
-    if (resized) throw OutputsResized{};
-  }
+  const std::optional<torch::jit::Stack> meta = check_call(info, op, arguments);
   if (!info.rule) throw Unsupported(info.qualified() + ": no rule");
   const lowering::DefaultFloat float_type(to_element_type(c10::get_default_dtype_as_scalartype()));
   return OperatorLowering(info, arguments, inputs).lower(meta);

@@ -49,10 +49,10 @@ struct LoweredCall {
 // Thrown after out= tensors were resized: gather the call again.
 struct OutputsResized {};
 
-// What the results are. Runs PyTorch's meta kernel, so wrong arguments throw PyTorch's own errors.
-// nullopt when the operator has no meta kernel.
-std::optional<torch::jit::Stack> run_meta(const c10::OperatorHandle& op,
-                                          std::span<const c10::IValue> arguments);
+// What the results are, by PyTorch's meta kernel: nullopt when there is none. Wrong arguments throw
+// PyTorch's own errors; out= tensors of another size are resized, which throws OutputsResized.
+std::optional<torch::jit::Stack> check_call(const OperatorInfo& info, const c10::OperatorHandle& op,
+                                            std::span<const c10::IValue> arguments);
 
 // Throws lowering::Unsupported when there is no rule or it does not cover the call.
 LoweredCall lower_operator(const OperatorInfo& info, const c10::OperatorHandle& op,

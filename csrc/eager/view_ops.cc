@@ -2,16 +2,19 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 
+#include "eager/copy.h"
 #include "eager/device_context.h"
 #include "eager/device_storage.h"
 #include "eager/storage_resize.h"
+#include "eager/trace.h"
 
 namespace torch_tpu::eager {
 
@@ -22,6 +25,18 @@ void grow_storage(const at::Tensor& self, c10::IntArrayRef size, c10::IntArrayRe
   const size_t needed =
       at::detail::computeStorageNbytes(size, stride, self.itemsize(), static_cast<size_t>(offset));
   if (needed > self.storage().nbytes()) resize_storage(self.storage(), needed);
+}
+
+// What PyTorch reads from a file arrives as bytes. The tensor that takes the whole of such a
+// storage gives it its own dtype and shape, or every program would have to reinterpret it.
+void reinterpret_bytes(const at::Tensor& self) {
+  if (Trace::current() || self.scalar_type() == c10::kByte || !whole_order(self)) return;
+  DeviceStorage& storage = device_storage(self);
+  const Contents contents = storage.contents();
+  if (!contents.buffer || contents.layout->type.dtype != stablehlo::ElementType::kU8) return;
+  at::Tensor typed = at::empty_like(self);
+  copy_on_device(typed, self);
+  storage.set(device_storage(typed).buffer());
 }
 
 }  // namespace
@@ -76,9 +91,8 @@ at::Tensor& set_storage_(at::Tensor& self, at::Storage source) {
 at::Tensor& set_storage_offset_(at::Tensor& self, at::Storage source, int64_t storage_offset,
                                 c10::IntArrayRef size, c10::IntArrayRef stride) {
   TORCH_CHECK(storage_offset >= 0, "Tensor: invalid storage offset ", storage_offset);
-  TORCH_CHECK(source.device_type() == kTpu,
-              "Attempted to set the storage of a tensor on device \"", self.device(),
-              "\" to a storage on different device \"", source.device(),
+  TORCH_CHECK(source.device_type() == kTpu, "Attempted to set the storage of a tensor on device \"",
+              self.device(), "\" to a storage on different device \"", source.device(),
               "\".  This is no longer allowed; the devices must match.");
   std::vector<int64_t> strides = stride.vec();
   if (stride.empty()) {
@@ -91,6 +105,7 @@ at::Tensor& set_storage_offset_(at::Tensor& self, at::Storage source, int64_t st
   if (!self.storage().is_alias_of(source)) impl->set_storage_keep_dtype(std::move(source));
   impl->set_sizes_and_strides(size, strides, storage_offset);
   grow_storage(self, size, strides, storage_offset);
+  reinterpret_bytes(self);
   return self;
 }
 

@@ -6,11 +6,18 @@ using namespace stablehlo;
 
 namespace {
 
-// Float8 has no arithmetic of its own on most hardware; float32 holds its products exactly.
-Value widen_float8(Value value) {
+// Narrow floats are multiplied as float32, which holds their products exactly; the CPU compiler
+// does not take them with a float32 result. A TPU multiplies in bfloat16 whatever it is given, and
+// sees from the precision that no more is needed.
+Value widened(Value value) {
   const ElementType type = value.dtype();
-  const bool float8 = type == ElementType::kF8E4M3FN || type == ElementType::kF8E5M2;
-  return float8 ? convert(value, ElementType::kF32) : value;
+  return is_float(type) && bit_width(type) < 32 ? convert(value, ElementType::kF32) : value;
+}
+
+Precision precision_for(ElementType type) {
+  if (!is_float(type) || bit_width(type) >= 32) return Precision::kHighest;
+  // float16 has three bits more than bfloat16.
+  return type == ElementType::kF16 ? Precision::kHigh : Precision::kDefault;
 }
 
 void require_arithmetic(const char* op, ElementType type) {
@@ -29,13 +36,13 @@ ElementType accumulation_type(ElementType type) {
 Value dot(Value lhs, Value rhs, const DotDims& dims) {
   require_arithmetic("dot", lhs.dtype());
   const ElementType result = accumulation_type(lhs.dtype());
-  return dot_general(widen_float8(lhs), widen_float8(rhs), dims, result);
+  return dot_general(widened(lhs), widened(rhs), dims, result, precision_for(lhs.dtype()));
 }
 
 Value convolve(Value lhs, Value rhs, const ConvolutionDims& dims, const ConvolutionWindow& window) {
   require_arithmetic("convolution", lhs.dtype());
   const ElementType result = accumulation_type(lhs.dtype());
-  return convolution(widen_float8(lhs), widen_float8(rhs), dims, window, result);
+  return convolution(widened(lhs), widened(rhs), dims, window, result, precision_for(lhs.dtype()));
 }
 
 Value batched_matmul(Value lhs, Value rhs) {

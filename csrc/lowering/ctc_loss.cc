@@ -150,7 +150,7 @@ Ctc prepare(const Call& call, int64_t longest) {
 
 Value step_of(Value series, Value t) {
   const Value zero = sh::scalar(t.builder(), t.dtype(), 0);
-  const Dims dims = series.dims();
+  const Dims& dims = series.dims();
   return sh::reshape(sh::dynamic_slice(series, {t, zero, zero}, {1, dims[1], dims[2]}),
                      {dims[1], dims[2]});
 }

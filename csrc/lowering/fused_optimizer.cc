@@ -57,7 +57,7 @@ class FusedStep {
       g = g / spread(sh::reshape(call_.tensor("grad_scale"), {}));
       gradients_.after.push_back(g);
     } else {
-      gradients_.after.push_back(Value());
+      gradients_.after.emplace_back();
     }
     return call_.boolean("maximize") ? -g : g;
   }

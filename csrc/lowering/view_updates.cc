@@ -185,7 +185,7 @@ Values diagonal_backward(Call& call) {
 
 Values diag_embed(Call& call) {
   const Value self = call.tensor("self");
-  Diagonal diagonal = diagonal_of(call, self.rank() + 1);
+  const Diagonal diagonal = diagonal_of(call, self.rank() + 1);
   Dims dims(self.dims().begin(), self.dims().end() - 1);
   const int64_t size = self.dims().back() + std::abs(diagonal.offset);
   dims.insert(dims.begin() + std::min(diagonal.rows, diagonal.columns), size);

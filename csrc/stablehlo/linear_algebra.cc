@@ -201,7 +201,7 @@ Value fft(Value x, FftType kind, const Dims& length) {
                   (from_real ? "an f32 or f64" : "a complex") + " tensor, got " +
                   to_string(x.type()));
   }
-  Dims expected(x.dims().end() - count, x.dims().end());
+  const Dims expected(x.dims().end() - count, x.dims().end());
   Dims dims = x.dims();
   ElementType dtype = x.dtype();
   Dims given = length;
