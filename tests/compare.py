@@ -76,8 +76,11 @@ def named_tensors(value: Any, name: str = "output") -> Iterator[tuple[str, torch
             yield from named_tensors(item, f"{name}[{index}]")
 
 
+def dispatch_stats() -> dict[str, Any]:
+    """Returns the device's counters, so far in this process."""
+    return dict(torch.tpu.dispatch_stats())  # type: ignore[attr-defined]
+
+
 def fallback_counts() -> dict[str, int]:
     """Returns how often each op was computed on the CPU instead, so far in this process."""
-    if DEVICE != "tpu":
-        return {}
-    return dict(torch.tpu.dispatch_stats()["fallbacks"])  # type: ignore[attr-defined]
+    return dict(dispatch_stats()["fallbacks"]) if DEVICE == "tpu" else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from typing import Any
 
 import numpy
 import pytest
@@ -182,7 +183,8 @@ def test_numpy(device: torch.device) -> None:
 
 
 def test_from_python(device: torch.device) -> None:
-    for value in (3, 2.5, True, 1j, [1, 2], [[1.5], [2]], [], [[], []]):
+    values: tuple[Any, ...] = (3, 2.5, True, 1j, [1, 2], [[1.5], [2]], [], [[], []])
+    for value in values:
         assert_same(torch.tensor(value, device=device), torch.tensor(value))
     assert_same(
         torch.tensor([torch.tensor(1.0), torch.tensor(2.0)], device=device), torch.tensor([1.0, 2])
@@ -243,17 +245,17 @@ def test_gradients_cross_devices(device: torch.device) -> None:
     assert w.grad.tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("format", [torch.channels_last, torch.preserve_format])
-def test_memory_formats(format: torch.memory_format, device: torch.device) -> None:
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.preserve_format])
+def test_memory_formats(layout: torch.memory_format, device: torch.device) -> None:
     x = torch.randn(2, 3, 4, 5)
     for start in (x, x.to(memory_format=torch.channels_last), x.permute(3, 0, 1, 2)):
         moved = start.to(device)
         assert moved.stride() == start.stride()
-        assert_same(moved.clone(memory_format=format), start.clone(memory_format=format))
-        assert_same(moved.to(memory_format=format), start.to(memory_format=format))
+        assert_same(moved.clone(memory_format=layout), start.clone(memory_format=layout))
+        assert_same(moved.to(memory_format=layout), start.to(memory_format=layout))
         assert_same(
-            torch.empty_like(moved, memory_format=format).copy_(moved),
-            torch.empty_like(start, memory_format=format).copy_(start),
+            torch.empty_like(moved, memory_format=layout).copy_(moved),
+            torch.empty_like(start, memory_format=layout).copy_(start),
         )
 
 

@@ -21,6 +21,7 @@ PRODUCTS: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] =
     "mm of nothing": (torch.mm, [(0, 7), (7, 3)]),
     "mm over nothing": (torch.mm, [(5, 0), (0, 3)]),
     "bmm": (torch.bmm, [(2, 5, 7), (2, 7, 3)]),
+    "bmm of larger matrices": (torch.bmm, [(8, 48, 64), (8, 64, 40)]),
     "bmm of nothing": (torch.bmm, [(0, 5, 7), (0, 7, 3)]),
     "mv": (torch.mv, [(5, 7), (7,)]),
     "dot": (torch.dot, [(7,), (7,)]),

@@ -83,6 +83,7 @@ def test_out(name: str, start: str, device: torch.device) -> None:
         assert actual_warnings == expected_warnings
     if start == "not contiguous":
         assert actual.stride() == expected.stride()
+        assert actual_out._base is not None and expected_out._base is not None
         assert_same(actual_out._base, expected_out._base, rtol=1e-2, atol=0.5)
 
 

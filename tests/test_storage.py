@@ -389,6 +389,20 @@ def test_save_and_load(tmp_path: Path, dtype: torch.dtype) -> None:
     compare.assert_same(torch.load(path, map_location="cpu").to("tpu"), host)
 
 
+def test_loaded_tensors_are_like_others(tmp_path: Path) -> None:
+    # Files are read as bytes; programs for the tensors in them must not have to know that.
+    path = tmp_path / "x.pt"
+    torch.save(torch.ones(3, 5), path)
+    ordinary = torch.ones(3, 5, device="tpu")
+    (ordinary * 2.5).exp()
+    loaded = torch.load(path, map_location="tpu")
+    moved = torch.empty(3, 5, device="tpu").copy_(loaded)
+    for x in (loaded, moved, copy.deepcopy(ordinary), copy.deepcopy(loaded)):
+        torch.tpu.reset_dispatch_stats()  # type: ignore[attr-defined]
+        (x * 2.5).exp()
+        assert torch.tpu.dispatch_stats()["cache_hits"] == 2  # type: ignore[attr-defined]
+
+
 def test_load_with_mmap_and_state_dicts(tmp_path: Path) -> None:
     path = tmp_path / "model.pt"
     model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).to("tpu")

@@ -332,11 +332,11 @@ def test_writes_to_parts_of_an_empty_tensor(device: torch.device) -> None:
 
 
 def test_empty_permuted(device: torch.device) -> None:
-    for format in (torch.channels_last, torch.contiguous_format):
-        x = torch.empty(2, 3, 4, 5, device=device, memory_format=format)
+    for layout in (torch.channels_last, torch.contiguous_format):
+        x = torch.empty(2, 3, 4, 5, device=device, memory_format=layout)
         source = base_of((2, 3, 4, 5))
         x.copy_(source)
-        expected = torch.empty(2, 3, 4, 5, memory_format=format).copy_(source)
+        expected = torch.empty(2, 3, 4, 5, memory_format=layout).copy_(source)
         assert_same(x, expected)
         x[:, 1].neg_()
         expected[:, 1].neg_()
@@ -362,7 +362,7 @@ def test_set_shares_storage(device: torch.device) -> None:
     expected = base_of((3, 4))
     expected.as_strided((2, 3), (4, 1), 2).fill_(-1)
     assert_same(base, expected)
-    alias.set_(base)
+    alias.set_(base)  # type: ignore[call-overload]
     assert_same(alias, expected)
 
 

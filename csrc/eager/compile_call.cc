@@ -1,5 +1,7 @@
 #include "eager/compile_call.h"
 
+#include <ATen/native/Resize.h>
+
 #include <algorithm>
 #include <mutex>
 #include <set>
@@ -238,6 +240,7 @@ class DecompositionTrace {
       throw Unsupported(info_.qualified() + ": the decomposition returned " +
                         std::to_string(stack.size()) + " values");
     }
+    resize_as(given, arguments);
     LoweredCall lowered;
     for (size_t i = 0; i < info_.returns.size(); ++i) returned(info_.returns[i], stack[i], lowered);
     for (size_t slot = 0; slot < stand_ins_.size(); ++slot) {
@@ -253,6 +256,19 @@ class DecompositionTrace {
   }
 
  private:
+  // Without a meta kernel it is the decomposition that tells an out= tensor's size.
+  void resize_as(const torch::jit::Stack& traced, std::span<const c10::IValue> arguments) {
+    bool resized = false;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!info_.arguments[i].is_out || !arguments[i].isTensor()) continue;
+      const at::Tensor &out = arguments[i].toTensor(), &wanted = traced[i].toTensor();
+      if (!out.defined() || out.sizes() == wanted.sizes()) continue;
+      at::native::resize_output(out, wanted.sizes());
+      resized = true;
+    }
+    if (resized) throw OutputsResized{};
+  }
+
   c10::IValue stand_in(const c10::IValue& value) {
     if (value.isTensor()) return stand_in(value.toTensor());
     if (value.isTensorList()) {
@@ -371,6 +387,8 @@ ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
   try {
     if (ProgramPtr program = trace.run(op, arguments)) return program;
   } catch (const runtime::CompileError&) {
+    throw;
+  } catch (const OutputsResized&) {
     throw;
   } catch (...) {
     // Whatever stopped it (exceptions that crossed Python have lost their type): op by op it can

@@ -24,13 +24,13 @@ std::span<const c10::IValue> arguments_of(const OperatorInfo& info,
 void run(const Program& program, const OperatorInfo& info, const c10::OperatorHandle& op,
          CallState& state, torch::jit::Stack& stack);
 
-// Compiles the call. If it is refused, the error is the one of PyTorch's CPU kernel where there is
-// one: meta kernels and rules know what is wrong, but say it in words of their own.
-ProgramPtr compile_or_refuse(const OperatorInfo& info, const c10::OperatorHandle& op,
-                             std::span<const c10::IValue> arguments, bool all_known,
-                             CallState& state) {
+// Runs `body`. If it refuses the call, the error is the one of PyTorch's CPU kernel where there is
+// one: meta kernels, rules and decompositions know what is wrong, but say it in their own words.
+template <typename Body>
+auto refusing_as_cpu_does(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
+                          Body&& body) -> decltype(body()) {
   try {
-    return compile_call(info, op, arguments, all_known, state);
+    return body();
   } catch (const OutputsResized&) {
     throw;
   } catch (const TraceAborted&) {
@@ -38,6 +38,8 @@ ProgramPtr compile_or_refuse(const OperatorInfo& info, const c10::OperatorHandle
   } catch (const runtime::CompileError&) {
     throw;
   } catch (const pjrt::Error&) {
+    throw;
+  } catch (const c10::OutOfMemoryError&) {
     throw;
   } catch (...) {
     throw_as_cpu_does(op, arguments);
@@ -54,11 +56,16 @@ void find_and_run(const OperatorInfo& info, const c10::OperatorHandle& op, bool 
   if (program) {
     runtime::statistics().cache_hits.fetch_add(1, std::memory_order_relaxed);
   } else {
+    const auto compile = [&] {
+      const auto arguments = arguments_of(info, stack);
+      return refusing_as_cpu_does(
+          op, arguments, [&] { return compile_call(info, op, arguments, all_known, *state); });
+    };
     try {
-      program = compile_or_refuse(info, op, arguments_of(info, stack), all_known, *state);
+      program = compile();
     } catch (const OutputsResized&) {
       gather(info, arguments_of(info, stack), all_known, *state);
-      program = compile_or_refuse(info, op, arguments_of(info, stack), all_known, *state);
+      program = compile();
     }
     store_program(state->key, program);
   }
@@ -75,7 +82,9 @@ void run(const Program& program, const OperatorInfo& info, const c10::OperatorHa
       find_and_run(info, op, true, stack);
       return;
     case Program::Kind::kComposite:
-      TORCH_CHECK(decompose(op, stack), info.qualified(), ": the decomposition is gone");
+      refusing_as_cpu_does(op, arguments_of(info, stack), [&] {
+        TORCH_CHECK(decompose(op, stack), info.qualified(), ": the decomposition is gone");
+      });
       return;
     case Program::Kind::kCpu:
       run_on_cpu(info, op, stack, "no lowering rule covers it");

@@ -20,8 +20,14 @@ Precision precision_for(ElementType type) {
   return type == ElementType::kF16 ? Precision::kHigh : Precision::kDefault;
 }
 
-void require_arithmetic(const char* op, ElementType type) {
-  if (is_bool(type)) throw Unsupported(std::string(op) + ": products of bool are not defined");
+void require_arithmetic(const char* op, Value lhs, Value rhs) {
+  if (lhs.dtype() != rhs.dtype()) {
+    throw InvalidArgument(std::string(op) + ": expected two operands of the same dtype, got " +
+                          to_string(lhs.type()) + " and " + to_string(rhs.type()));
+  }
+  if (is_bool(lhs.dtype())) {
+    throw Unsupported(std::string(op) + ": products of bool are not defined");
+  }
 }
 
 }  // namespace
@@ -34,13 +40,13 @@ ElementType accumulation_type(ElementType type) {
 }
 
 Value dot(Value lhs, Value rhs, const DotDims& dims) {
-  require_arithmetic("dot", lhs.dtype());
+  require_arithmetic("dot", lhs, rhs);
   const ElementType result = accumulation_type(lhs.dtype());
   return dot_general(widened(lhs), widened(rhs), dims, result, precision_for(lhs.dtype()));
 }
 
 Value convolve(Value lhs, Value rhs, const ConvolutionDims& dims, const ConvolutionWindow& window) {
-  require_arithmetic("convolution", lhs.dtype());
+  require_arithmetic("convolution", lhs, rhs);
   const ElementType result = accumulation_type(lhs.dtype());
   return convolution(widened(lhs), widened(rhs), dims, window, result, precision_for(lhs.dtype()));
 }

@@ -19,6 +19,10 @@ ElementType position_type(const Dims& operand) {
 }
 
 void require_integers(Value index) {
+  if (!sh::is_integer(index.dtype()) && !sh::is_bool(index.dtype())) {
+    throw InvalidArgument("tensors used as indices must be long, int, byte or bool tensors",
+                          InvalidArgument::Kind::kIndex);
+  }
   if (!sh::is_integer(index.dtype()) || index.dtype() == ElementType::kU8) {
     throw Unsupported("indexing by a mask: the result's shape depends on the data");
   }
