@@ -259,7 +259,10 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
     TORCH_CHECK(!self.is_sparse() && !src.is_sparse(),
                 "copy_: the tpu device has no sparse tensors");
     if (is_tpu(self) && is_tpu(src)) {
-      if (self.numel() == 0 && src.numel() <= 1) return self;
+      if (self.numel() == 0) {
+        check_broadcast(self, src);
+        return self;
+      }
       if (self.device() == src.device() && self.sizes() == src.sizes()) {
         device_to_device(self, src);
       } else {

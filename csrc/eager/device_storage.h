@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <mutex>
+#include <thread>
 
 #include "eager/address_space.h"
 #include "lowering/view.h"
@@ -17,6 +18,7 @@ namespace torch_tpu::eager {
 // - unfilled: neither buffer nor traced. Its bytes are undefined (torch.empty).
 // - filled: a buffer, whose row-major order is the order of the storage's elements.
 // - traced: a value of a program under construction (see trace.h).
+// While a filled storage is lent, its buffer's memory belongs to a program about to run.
 struct Contents {
   runtime::DeviceBufferPtr buffer;
   stablehlo::Value traced;
@@ -32,13 +34,26 @@ class DeviceStorage {
   DeviceStorage(const DeviceStorage&) = delete;
   DeviceStorage& operator=(const DeviceStorage&) = delete;
 
+  // These two wait while the storage is lent.
   Contents contents() const {
-    const std::lock_guard lock(mutex_);
+    const auto lock = lock_settled();
     return contents_;
   }
   runtime::DeviceBufferPtr buffer() const {
-    const std::lock_guard lock(mutex_);
+    const auto lock = lock_settled();
     return contents_.buffer;
+  }
+  // Lends the buffer for donation if only this storage and the caller's `held` have it; nobody can
+  // start to read it then. Ends with set(), or with take_back() when the program did not run.
+  bool lend(const runtime::DeviceBufferPtr& held) {
+    const std::lock_guard lock(mutex_);
+    if (lent_ || contents_.buffer != held || held.use_count() > 2) return false;
+    lent_ = true;
+    return true;
+  }
+  void take_back() {
+    const std::lock_guard lock(mutex_);
+    lent_ = false;
   }
   // Rebinds the storage: every tensor over it sees the new value.
   void set(runtime::DeviceBufferPtr buffer) {
@@ -46,6 +61,7 @@ class DeviceStorage {
     contents_.layout = buffer->layout();
     contents_.buffer = std::move(buffer);
     contents_.traced = {};
+    lent_ = false;
   }
   void set_traced(stablehlo::Value value) {
     const std::lock_guard lock(mutex_);
@@ -62,8 +78,19 @@ class DeviceStorage {
   uintptr_t address() const { return address_; }
 
  private:
+  std::unique_lock<runtime::SpinLock> lock_settled() const {
+    std::unique_lock lock(mutex_);
+    while (lent_) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    }
+    return lock;
+  }
+
   mutable runtime::SpinLock mutex_;
   Contents contents_;
+  bool lent_ = false;
   const int device_;
   const uintptr_t address_;
 };

@@ -202,7 +202,7 @@ class OperatorLowering {
   }
 
   static sh::Value fit(sh::Value v, c10::ScalarType dtype, const sh::Dims& sizes) {
-    return sh::broadcast_to(sh::convert(v, to_element_type(dtype)), sizes);
+    return sh::broadcast_to(lowering::cast(v, to_element_type(dtype)), sizes);
   }
 
   // The layout results of this rank take from the arguments the rule names.

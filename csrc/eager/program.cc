@@ -181,6 +181,38 @@ void check_memory(int device, size_t nbytes, const char* what) {
   TORCH_CHECK_WITH(OutOfMemoryError, false, message.str());
 }
 
+namespace {
+
+// The storages whose buffers a program is about to take over.
+class Loans {
+ public:
+  Loans() = default;
+  Loans(const Loans&) = delete;
+  Loans& operator=(const Loans&) = delete;
+  ~Loans() {
+    for (const Loan& loan : loans_) loan.storage->take_back();
+  }
+  bool lend(DeviceStorage& storage, const runtime::DeviceBufferPtr& held) {
+    if (!storage.lend(held)) return false;
+    loans_.push_back({&storage, held.get()});
+    return true;
+  }
+  // The program runs: the storages wait for set().
+  void taken() {
+    for (const Loan& loan : loans_) loan.buffer->given_away();
+    loans_.clear();
+  }
+
+ private:
+  struct Loan {
+    DeviceStorage* storage;
+    const runtime::DeviceBuffer* buffer;
+  };
+  c10::SmallVector<Loan, 4> loans_;
+};
+
+}  // namespace
+
 void run_program(const Program& program, CallState& state, size_t num_arguments,
                  torch::jit::Stack& stack) {
   const int device = state.device;
@@ -190,19 +222,11 @@ void run_program(const Program& program, CallState& state, size_t num_arguments,
     c10::SmallVector<PJRT_Buffer*, 16> args;
     c10::SmallVector<runtime::DeviceBufferPtr, 4> keep;
     c10::SmallVector<int64_t, 8> not_donatable;
-    c10::SmallVector<const runtime::DeviceBuffer*, 4> donated;
     size_t new_bytes = program.output_bytes;
     for (const Program::Parameter& p : program.parameters) {
       switch (p.kind) {
         case Program::Parameter::Kind::kStorage: {
           const Contents& contents = state.contents[p.index];
-          // Held by the storage and by this call: nobody else can read it later.
-          if (p.donated && contents.buffer.use_count() > 2) {
-            not_donatable.push_back(static_cast<int64_t>(args.size()));
-          } else if (p.donated) {
-            donated.push_back(contents.buffer.get());
-            new_bytes -= contents.layout->nbytes;
-          }
           args.push_back(contents.buffer->handle());
           break;
         }
@@ -221,21 +245,33 @@ void run_program(const Program& program, CallState& state, size_t num_arguments,
         }
       }
     }
+    // Last of all: other threads wait for what is lent.
+    Loans loans;
+    for (size_t i = 0; i < program.parameters.size(); ++i) {
+      const Program::Parameter& p = program.parameters[i];
+      if (!p.donated) continue;
+      const Contents& contents = state.contents[p.index];
+      if (loans.lend(*state.storages[p.index], contents.buffer)) {
+        new_bytes -= contents.layout->nbytes;
+      } else {
+        not_donatable.push_back(static_cast<int64_t>(i));
+      }
+    }
     check_memory(device, new_bytes, "a program's results");
     c10::SmallVector<PJRT_Buffer*, 8> outputs(program.outputs.size(), nullptr);
     program.executable->execute(args.data(), args.size(), outputs.data(), not_donatable,
                                 rt.device(device).handle);
     runtime::statistics().programs.fetch_add(1, std::memory_order_relaxed);
-    for (const runtime::DeviceBuffer* buffer : donated) buffer->given_away();
+    loans.taken();
     for (size_t i = 0; i < outputs.size(); ++i) {
       results.push_back(std::make_shared<const runtime::DeviceBuffer>(
           pjrt::Buffer::adopt(rt.client().api(), outputs[i]), program.outputs[i].layout, device));
     }
-    if (!results.empty()) runtime::record_work(device, current_stream(device), results[0]);
     for (size_t i = 0; i < results.size(); ++i) {
       const int slot = program.outputs[i].slot;
       if (slot >= 0) state.storages[static_cast<size_t>(slot)]->set(results[i]);
     }
+    if (!results.empty()) runtime::record_work(device, current_stream(device), results[0]);
   }
 
   const auto new_tensor = [&](const Program::NewTensor& t) {

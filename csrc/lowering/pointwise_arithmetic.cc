@@ -61,20 +61,55 @@ Value scaled(const Call& call, std::string_view name, Value value) {
   return value * sh::broadcast_to(call.number(name, value.dtype()), value.dims());
 }
 
+// The checks of PyTorch's kernels that its meta kernels leave out.
+void check_alpha(const Call& call, ElementType type) {
+  if (!call.has("alpha")) return;
+  const ElementType alpha = call.number_type("alpha");
+  if (sh::is_bool(alpha) && !sh::is_bool(type)) {
+    throw InvalidArgument("Boolean alpha only supported for Boolean results.");
+  }
+  if (!sh::is_float(type) && !sh::is_complex(type) && alpha != ElementType::kS64 &&
+      !sh::is_bool(alpha)) {
+    throw InvalidArgument(
+        "For integral input tensors, argument alpha must not be a floating point number.");
+  }
+}
+
+void check_subtraction(const Call& call) {
+  for (const char* name : {"self", "other"}) {
+    const auto* tensor = std::get_if<TensorArgument>(call.find(name));
+    const ElementType type = tensor ? tensor->value.dtype() : call.number_type(name);
+    if (!sh::is_bool(type)) continue;
+    throw InvalidArgument(
+        "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying to "
+        "invert a mask, use the `~` or `logical_not()` operator instead.");
+  }
+}
+
+void check_same_type(const Call& call, const char* a, const char* b) {
+  if (call.tensor(a).dtype() == call.tensor(b).dtype()) return;
+  throw InvalidArgument(call.op() + ": expected " + a + " and " + b + " of one dtype");
+}
+
 Values add_rule(Call& call) {
   const Values v = operands(call, {"self", "other"});
+  check_alpha(call, v[0].dtype());
   if (call.has("alpha") && call.is_known("alpha", -1)) return {v[0] - v[1]};
   return {v[0] + scaled(call, "alpha", v[1])};
 }
 
 Values sub_rule(Call& call) {
+  check_subtraction(call);
   const Values v = operands(call, {"self", "other"});
+  check_alpha(call, v[0].dtype());
   if (call.has("alpha") && call.is_known("alpha", -1)) return {v[0] + v[1]};
   return {v[0] - scaled(call, "alpha", v[1])};
 }
 
 Values rsub_rule(Call& call) {
+  check_subtraction(call);
   const Values v = operands(call, {"self", "other"});
+  check_alpha(call, v[0].dtype());
   return {v[1] - scaled(call, "alpha", v[0])};
 }
 
@@ -214,6 +249,9 @@ Value logaddexp2_rule(Value a, Value b) {
 
 // Euclid's algorithm on whole tensors, until every remainder is zero.
 Value gcd_rule(Value a, Value b) {
+  if (!sh::is_integer(a.dtype())) {
+    throw InvalidArgument("gcd and lcm are for integers", InvalidArgument::Kind::kNotImplemented);
+  }
   const auto magnitude = [](Value v) { return sh::is_unsigned_int(v.dtype()) ? v : abs(v); };
   const auto pending = [](const Values& v) -> Values {
     Dims all;
@@ -237,6 +275,7 @@ Value lcm_rule(Value a, Value b) {
 }
 
 Values heaviside_rule(Call& call) {
+  check_same_type(call, "self", "values");
   const Values v = operands(call, {"self", "values"});
   return {choose(equals(v[0], 0.0), v[1], sh::convert(v[0] > 0.0, v[0].dtype()))};
 }
@@ -288,11 +327,13 @@ Values ldexp_rule(Call& call) {
 }
 
 Values polar_rule(Call& call) {
+  check_same_type(call, "abs", "angle");
   const Values v = operands(call, {"abs", "angle"});
   return {sh::complex(v[0] * cosine(v[1]), v[0] * sine(v[1]))};
 }
 
 Values complex_rule(Call& call) {
+  check_same_type(call, "real", "imag");
   const Values v = operands(call, {"real", "imag"});
   return {sh::complex(v[0], v[1])};
 }

@@ -119,6 +119,31 @@ ElementType compute_type(ElementType type) {
   return sh::is_float(type) && sh::bit_width(type) < 32 ? ElementType::kF32 : type;
 }
 
+Value cast(Value value, ElementType dtype) {
+  const ElementType from = value.dtype();
+  if (!sh::is_float(from)) {
+    if (dtype != ElementType::kF8E4M3FN || from == dtype || !sh::is_integer(from)) {
+      return sh::convert(value, dtype);
+    }
+    return cast(sh::convert(value, ElementType::kF32), dtype);
+  }
+  if (sh::is_integer(dtype) && !sh::is_bool(dtype)) {
+    const int width = sh::bit_width(dtype);
+    if (width < 32) return sh::convert(sh::convert(value, ElementType::kS32), dtype);
+    if (dtype == ElementType::kU32) {
+      return sh::convert(sh::convert(value, ElementType::kS64), dtype);
+    }
+  }
+  if (dtype == ElementType::kF8E4M3FN && sh::bit_width(from) > 8) {
+    constexpr double kLargest = 448;
+    const Value wide = sh::convert(value, compute_type(from));
+    return sh::convert(sh::clamp(sh::splat(wide.builder(), {wide.dtype(), {}}, -kLargest), wide,
+                                 sh::splat(wide.builder(), {wide.dtype(), {}}, kLargest)),
+                       dtype);
+  }
+  return sh::convert(value, dtype);
+}
+
 Value as(Value value, ElementType dtype, const Dims& dims) {
   return sh::broadcast_to(sh::convert(value, dtype), dims);
 }

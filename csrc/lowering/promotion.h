@@ -35,6 +35,10 @@ ElementType to_floating(ElementType type);
 // compute in float32, others in themselves.
 ElementType compute_type(ElementType type);
 
+// PyTorch's conversion: floats out of a narrow integer's range wrap around, those out of
+// float8_e4m3fn's range become its largest.
+Value cast(Value value, ElementType dtype);
+
 // `value` as a tensor of the given dtype, broadcast to `dims`.
 Value as(Value value, ElementType dtype, const Dims& dims);
 

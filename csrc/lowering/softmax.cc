@@ -18,6 +18,11 @@ struct Along {
 
 Along along(const Call& call, Value self, std::string_view name = "dim") {
   const Value x = convert_halves(at_least_1d(self));
+  if (sh::is_integer(x.dtype()) || sh::is_bool(x.dtype())) {
+    throw InvalidArgument(call.op() + ": expected a floating point tensor, got " +
+                              std::string(sh::name(x.dtype())) + "; convert it or give dtype=",
+                          InvalidArgument::Kind::kNotImplemented);
+  }
   if (!sh::is_float(x.dtype())) throw Unsupported(call.op() + ": not real floating point");
   return {x, wrap_dim(call.integer(name), x.rank())};
 }

@@ -34,7 +34,7 @@ TEST(PromoteTypes, IsPyTorchsTable) {
   for (size_t i = 0; i < kCount; ++i) {
     for (size_t j = 0; j < kCount; ++j) {
       EXPECT_EQ(promote_types(kTypes[i], kTypes[j]), kPromoted[i][j])
-          << to_string(kTypes[i]) << " with " << to_string(kTypes[j]);
+          << stablehlo::name(kTypes[i]) << " with " << stablehlo::name(kTypes[j]);
     }
   }
 }

@@ -83,7 +83,9 @@ class ViewTest : public stablehlo::ExecutionTest {
       // Which of several elements in one place is kept is open; the others must not change.
       const std::vector<int32_t> written = outputs[1].as<int32_t>();
       for (size_t i = 0; i < memory.size(); ++i) {
-        if (!distinct.contains(static_cast<int64_t>(i))) EXPECT_EQ(written[i], memory[i]);
+        if (!distinct.contains(static_cast<int64_t>(i))) {
+          EXPECT_EQ(written[i], memory[i]);
+        }
       }
     }
     EXPECT_EQ(outputs[1].type, base.type);
