@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from compare import assert_same
+from compare import assert_same, dispatch_stats
 
 View = Callable[[torch.Tensor], torch.Tensor]
 
@@ -464,3 +464,89 @@ def test_errors(view: View, device: torch.device) -> None:
         view(base.to(device))
     assert actual.type is expected.type
     assert str(actual.value) == str(expected.value)
+
+
+# --- Views that move ----------------------------------------------------------------------------
+
+MOVING: dict[str, tuple[tuple[int, ...], int, Callable[[torch.Tensor, int], torch.Tensor]]] = {
+    "rows": ((12, 5), 12, lambda x, i: x[i]),
+    "columns": ((5, 12), 12, lambda x, i: x[:, i]),
+    "elements": ((4, 3), 12, lambda x, i: x[i // 3, i % 3]),
+    "windows": ((12, 5), 10, lambda x, i: x[i : i + 3]),
+    "windows with steps": ((14, 5), 10, lambda x, i: x[i : i + 5 : 2, ::2]),
+    "middle dim": ((3, 10, 2), 10, lambda x, i: x[:, i : i + 1]),
+    "transposed": ((10, 4), 10, lambda x, i: x.t()[:, i]),
+    "expanded": ((10, 4), 10, lambda x, i: x[i].expand(3, 4)),
+    "one dim of two": ((4, 9, 2), 12, lambda x, i: x[i % 4, i // 4 * 3 : i // 4 * 3 + 2]),
+    "over the edge": ((4, 5), 14, lambda x, i: x.as_strided((6,), (1,), i)),
+    "diagonals": ((8, 3), 6, lambda x, i: x[i : i + 3].diagonal()),
+}
+
+
+def compiled() -> int:
+    now = dispatch_stats()
+    return int(now["compiles"] + now["loads"])
+
+
+# Which leave the base's rows: a program each.
+NO_BOXES = {"over the edge", "diagonals"}
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_one_program_serves_every_place(name: str, device: torch.device, no_fallback: None) -> None:
+    shape, places, view = MOVING[name]
+    expected = base_of(shape)
+    actual = expected.to(device)
+    before = compiled()
+    for i in range(places):
+        assert_same(view(actual, i) * 1.5, view(expected, i) * 1.5, what=f"read at {i}")
+    if name not in NO_BOXES:
+        assert compiled() - before <= 5
+    if name == "expanded":
+        return
+    before = compiled()
+    for i in range(places):
+        view(expected, i).mul_(-1.25)
+        view(actual, i).mul_(-1.25)
+        assert_same(actual, expected, what=f"written at {i}")
+    if name not in NO_BOXES:
+        assert compiled() - before <= 5
+
+
+def test_recurrence_over_slices(device: torch.device) -> None:
+    x = torch.randn(3, 20, 4)
+    results = []
+    for place in ("cpu", device):
+        inputs = x.to(place, copy=True).requires_grad_()
+        state = torch.zeros(3, 4, device=place)
+        outputs = torch.zeros(3, 20, 4, device=place)
+        for i in range(20):
+            state = torch.tanh(inputs[:, i] + state)
+            outputs[:, i] = state
+        outputs[:, 5:].square().sum().backward()
+        results.append((outputs.detach(), inputs.grad))
+    for want, got in zip(*results, strict=True):
+        assert want is not None and got is not None
+        assert_same(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_several_moving_views_in_a_call(device: torch.device) -> None:
+    expected = base_of((8, 8))
+    actual = expected.to(device)
+    for i in range(7):
+        for x in (expected, actual):
+            other = x.clone()
+            torch.add(other[i], other[:, i + 1], out=x[7 - i])
+            x[i, 1:3].addcmul_(other[i + 1, :2], other[2:4, i], value=0.5)
+        assert_same(actual, expected, what=f"step {i}")
+
+
+def test_overlap_is_noticed_wherever_views_move(device: torch.device) -> None:
+    expected = base_of((12, 2))
+    actual = expected.to(device)
+    for i in range(2, 8):
+        for x in (expected, actual):
+            x[i : i + 3].copy_(x[i - 2 : i - 1])
+            with pytest.raises(RuntimeError, match="refer to a single memory location"):
+                x[i : i + 3].copy_(x[i + 1 : i + 4])
+        assert_same(actual, expected)

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 
 namespace torch_tpu::cache {
 
@@ -44,6 +43,16 @@ std::optional<std::string_view> take_field(std::string_view& in) {
   const std::string_view field = in.substr(0, *size);
   in.remove_prefix(*size);
   return field;
+}
+
+std::optional<std::string> read_file(const fs::path& path) {
+  std::error_code error;
+  const auto size = fs::file_size(path, error);
+  if (error) return std::nullopt;
+  std::string content(size, '\0');
+  std::ifstream file(path, std::ios::binary);
+  if (!file.read(content.data(), static_cast<std::streamsize>(size))) return std::nullopt;
+  return content;
 }
 
 }  // namespace
@@ -102,10 +111,9 @@ fs::path ProgramDirectory::file_for(std::string_view source) const {
 }
 
 std::optional<std::string> ProgramDirectory::load(std::string_view source) const {
-  std::ifstream file(file_for(source), std::ios::binary);
-  if (!file) return std::nullopt;
-  const std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  std::string_view rest = content;
+  const std::optional<std::string> content = read_file(file_for(source));
+  if (!content) return std::nullopt;
+  std::string_view rest = *content;
   if (!rest.starts_with(kMagic)) return std::nullopt;
   rest.remove_prefix(kMagic.size());
   const auto scope = take_field(rest), stored_source = take_field(rest);
@@ -138,11 +146,9 @@ void ProgramDirectory::store(std::string_view source, std::string_view executabl
       file.flush();
       written = file.good();
     }
-    if (written) {
-      fs::rename(temporary, target);
-    } else {
-      fs::remove(temporary);
-    }
+    std::error_code error;
+    if (written) fs::rename(temporary, target, error);
+    if (!written || error) fs::remove(temporary, error);
   } catch (...) {
   }
 }

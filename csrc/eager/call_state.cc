@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "eager/device_context.h"
+#include "eager/moving_views.h"
 #include "eager/scalar_types.h"
 
 namespace torch_tpu::eager {
@@ -122,9 +123,19 @@ class Gatherer {
     // An unfilled storage is known by its size: writing to a part of it makes the whole.
     key_.push_back(contents.filled() ? reinterpret_cast<uint64_t>(contents.layout)
                                      : t.storage().nbytes() << 1 | 1);
+    if (contents.filled() && t.numel() != contents.layout->numel) {
+      partial_view(t, slot, contents);
+    }
+    ++state_.num_tensors;
     key_.push_back(static_cast<uint64_t>(t.storage_offset()));
     key_.insert(key_.end(), sizes.begin(), sizes.end());
     key_.insert(key_.end(), strides.begin(), strides.end());
+  }
+
+  void partial_view(const at::Tensor& t, int slot, const Contents& contents) {
+    if (t.numel() == 0 || contents.layout->type.dtype != to_element_type(t.scalar_type())) return;
+    state_.partial_views.push_back({state_.num_tensors, static_cast<uint32_t>(key_.size()),
+                                    static_cast<uint32_t>(t.dim()), static_cast<uint32_t>(slot)});
   }
 
   void cpu_scalar(const at::Tensor& t) {
@@ -216,6 +227,9 @@ void CallState::clear() {
   storages.clear();
   contents.clear();
   numbers.clear();
+  num_tensors = 0;
+  partial_views.clear();
+  moving.clear();
   generator.reset();
   device = -1;
   if (!index_.empty()) index_.clear();
@@ -264,6 +278,7 @@ void gather(const OperatorInfo& info, std::span<const c10::IValue> arguments, bo
     }
   }
   if (state.device < 0) state.device = current_device();
+  let_views_move(state);
 }
 
 ScopedCallState::ScopedCallState() {

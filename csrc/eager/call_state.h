@@ -32,6 +32,25 @@ struct CallState {
   std::optional<at::Generator> generator;
   int device = -1;
 
+  uint32_t num_tensors = 0;  // on tpu, storages shared by several counted as often
+
+  // A tensor that shows a part of a filled storage.
+  struct PartialView {
+    uint32_t tensor;        // counted over the call's tpu tensors, in the order of the arguments
+    uint32_t offset_place;  // of its offset in the key; sizes and strides follow
+    uint32_t rank;
+    uint32_t slot;
+  };
+  std::vector<PartialView> partial_views;
+  // Of these, the ones whose starts are operands (see moving_views.h): for each dimension of the
+  // base that box.moves(), the next one in `numbers`, from first_number on.
+  struct MovingView {
+    uint32_t tensor;
+    uint32_t first_number;
+    lowering::BaseBox box;
+  };
+  std::vector<MovingView> moving;
+
   void clear();
   int slot(DeviceStorage& storage);  // adds it when new
   int find_slot(const DeviceStorage& storage) const;

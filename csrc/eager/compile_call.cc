@@ -7,6 +7,7 @@
 #include <set>
 
 #include "eager/dispatch.h"
+#include "eager/moving_views.h"
 #include "eager/scalar_types.h"
 #include "runtime/compile_service.h"
 
@@ -98,6 +99,21 @@ class ProgramInputs : public LoweringInputs {
     return parameter(Program::Parameter::Kind::kNumber, next_number_++, {operand.type, {}});
   }
 
+  std::optional<Moving> moving(uint32_t tensor) override {
+    for (const CallState::MovingView& view : state_.moving) {
+      if (view.tensor != tensor) continue;
+      const sh::ElementType type = start_type(view.box);
+      Moving out{view.box, {}};
+      uint32_t number = view.first_number;
+      for (size_t k = 0; k < view.box.rank; ++k) {
+        out.start.push_back(view.box.moves(k) ? start_operand(number++, type)
+                                              : sh::scalar(builder_, type, 0));
+      }
+      return out;
+    }
+    return std::nullopt;
+  }
+
   sh::Value random(int64_t count) override {
     if (!random_) {
       random_ = parameter(Program::Parameter::Kind::kRandom, 0, {sh::ElementType::kU64, {2}});
@@ -110,6 +126,14 @@ class ProgramInputs : public LoweringInputs {
   }
 
  private:
+  sh::Value start_operand(uint32_t number, sh::ElementType type) {
+    const auto it = starts_.find(number);
+    if (it != starts_.end()) return it->second;
+    const sh::Value value = parameter(Program::Parameter::Kind::kNumber, number, {type, {}});
+    starts_.emplace(number, value);
+    return value;
+  }
+
   sh::Value parameter(Program::Parameter::Kind kind, uint32_t index, const sh::TensorType& type) {
     program_.parameters.push_back({kind, false, index});
     return builder_.parameter(type);
@@ -120,6 +144,7 @@ class ProgramInputs : public LoweringInputs {
   sh::Builder& builder_;
   Program& program_;
   std::map<int, sh::Value> bases_;
+  std::map<uint32_t, sh::Value> starts_;  // of moving views, by their place in state_.numbers
   uint32_t next_number_ = 0;
   sh::Value random_;
 };
@@ -374,8 +399,15 @@ ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
     ProgramInputs inputs(state, all_known, builder, program);
     try {
       const LoweredCall lowered = lower_operator(info, op, arguments, inputs);
-      return finish(std::move(program), builder, lowered, state, describe(info, arguments));
+      ProgramPtr compiled =
+          finish(std::move(program), builder, lowered, state, describe(info, arguments));
+      count_starts(info, state);
+      return compiled;
     } catch (const Unsupported& e) {
+      if (!state.moving.empty()) {
+        keep_views_still(state);
+        throw OutputsResized{};  // gathers again
+      }
       reason = e.what();
     }
   } else {

@@ -57,7 +57,8 @@ void run_on_cpu(const OperatorInfo& info, const c10::OperatorHandle& op, torch::
                    "TORCH_TPU_FALLBACK=error makes it an error.)");
       }
       break;
-    case FallbackPolicy::kSilent: break;
+    case FallbackPolicy::kSilent:
+      break;
   }
   at::native::cpu_fallback(op, &stack);
 }

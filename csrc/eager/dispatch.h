@@ -21,7 +21,8 @@ class OperatorFunctor : public c10::OperatorKernel {
 };
 
 // The backend fallback: operators without a kernel of their own.
-void dispatch_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
+void dispatch_fallback(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                       torch::jit::Stack* stack);
 
 // Runs the call: from the signature cache, else by rule, decomposition or the CPU.
 void dispatch(const OperatorInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack);

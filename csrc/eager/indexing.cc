@@ -6,6 +6,7 @@
 #include <ATen/ops/masked_fill.h>
 #include <ATen/ops/nonzero_static.h>
 
+#include <span>
 #include <sstream>
 
 #include "eager/device_storage.h"
@@ -86,6 +87,26 @@ void check_mask(const at::Tensor& self, const at::Tensor& mask, int64_t first) {
     TORCH_CHECK_INDEX(mask.size(j) == self.size(first + j), "The shape of the mask ", mask.sizes(),
                       " at index ", j, " does not match the shape of the indexed tensor ",
                       self.sizes(), " at index ", first + j);
+  }
+}
+
+// Indices on the host are looked at, as the CPU does; those on the device are clamped instead.
+void check_range(const at::Tensor& index, int64_t dim, int64_t size) {
+  const at::Tensor plain = index.to(at::kLong).contiguous();
+  for (const int64_t i :
+       std::span(plain.const_data_ptr<int64_t>(), static_cast<size_t>(plain.numel()))) {
+    TORCH_CHECK_INDEX(i >= -size && i < size, "index ", i, " is out of bounds for dimension ", dim,
+                      " with size ", size);
+  }
+}
+
+void check_host_indices(const at::Tensor& self, const Indices& indices) {
+  int64_t dim = 0;
+  for (const at::Tensor& t : indices) {
+    const int64_t taken = t.defined() && is_mask(t) ? t.dim() : 1;
+    if (dim + taken > self.dim()) return;  // too many indices, which others refuse
+    if (t.defined() && !is_mask(t) && t.device().is_cpu()) check_range(t, dim, self.size(dim));
+    dim += taken;
   }
 }
 
@@ -206,6 +227,7 @@ void IndexingFunctor::operator()(const c10::OperatorHandle& op, c10::DispatchKey
     const std::span<c10::IValue> arguments(stack->data() + first, info_.arguments.size());
     const at::Tensor self = arguments[0].toTensor();
     Indices indices = indices_of(arguments[1]);
+    check_host_indices(self, indices);
     for (at::Tensor& t : indices) {
       if (t.defined() && !is_tpu(t)) t = t.to(self.device());
     }

@@ -80,10 +80,12 @@ class OperatorLowering {
     const ArgumentInfo& info = info_.arguments[i];
     const c10::IValue& value = arguments_[i];
     if (info.written) {
+      uint32_t place = next_tensor_;
       for (const at::Tensor& t : tensors_of(value)) {
-        if (t.defined() && is_tpu(t)) written_.push_back(t);
+        if (t.defined() && is_tpu(t)) written_.push_back({t, place++});
         // A written argument that is absent has no place among the results.
       }
+      if (info.is_out) next_tensor_ = place;
     }
     if (info.is_out || info.kind == ArgumentKind::kIgnored || value.isNone()) return;
     switch (info.kind) {
@@ -150,13 +152,18 @@ class OperatorLowering {
     if (!t.defined()) return {};
     const bool wrapped = t.unsafeGetTensorImpl()->is_wrapped_number();
     if (!is_tpu(t)) return {inputs_.cpu_scalar(t), wrapped};
+    const uint32_t place = next_tensor_++;
     DeviceStorage& storage = device_storage(t);
     sh::Value value;
     if (t.numel() == 0 || !storage.contents().filled()) {
       // Nothing to read: an unfilled tensor's values are arbitrary.
       value = sh::splat(inputs_.builder(), {to_element_type(t.scalar_type()), t.sizes().vec()}, 0);
     } else {
-      value = lazy_bits(t, lowering::read_view(inputs_.base(storage), view_of(t)));
+      const sh::Value base = inputs_.base(storage);
+      const std::optional<LoweringInputs::Moving> moving = inputs_.moving(place);
+      value = lazy_bits(
+          t, moving ? lowering::read_moving_view(base, view_of(t), moving->box, moving->start)
+                    : lowering::read_view(base, view_of(t)));
     }
     return {value, wrapped};
   }
@@ -173,7 +180,7 @@ class OperatorLowering {
                             : sh::TensorType{});
       }
     }
-    for (const at::Tensor& t : written_) {
+    for (const auto& [t, place] : written_) {
       types.push_back({to_element_type(t.scalar_type()), t.sizes().vec()});
     }
     call_.set_outputs(std::move(types));
@@ -285,23 +292,27 @@ class OperatorLowering {
       }
       result_.returns.push_back(std::move(ret));
     }
-    for (const at::Tensor& t : written_) {
+    for (const auto& [t, place] : written_) {
       const sh::Value v = values[next++];
       if (v && t.numel() > 0) {
-        write(t, lazy_bits(t, fit(v, t.scalar_type(), t.sizes().vec())));
+        write(t, place, lazy_bits(t, fit(v, t.scalar_type(), t.sizes().vec())));
       }
     }
   }
 
-  void write(const at::Tensor& t, sh::Value value) {
+  void write(const at::Tensor& t, uint32_t place, sh::Value value) {
     DeviceStorage& storage = device_storage(t);
     auto it = std::find_if(result_.writes.begin(), result_.writes.end(),
                            [&](const auto& w) { return w.first == &storage; });
-    const sh::Value base = write_tensor(t, value, [&] {
+    const auto before = [&] {
       if (it != result_.writes.end()) return it->second;
       if (storage.contents().filled()) return inputs_.base(storage);
       return unfilled_base(inputs_.builder(), t);
-    });
+    };
+    const std::optional<LoweringInputs::Moving> moving = inputs_.moving(place);
+    const sh::Value base = moving ? lowering::write_moving_view(before(), view_of(t), moving->box,
+                                                                moving->start, value)
+                                  : write_tensor(t, value, before);
     if (it != result_.writes.end()) {
       it->second = base;
     } else {
@@ -313,7 +324,12 @@ class OperatorLowering {
   std::span<const c10::IValue> arguments_;
   LoweringInputs& inputs_;
   lowering::Call call_;
-  std::vector<at::Tensor> written_;
+  struct Written {
+    at::Tensor tensor;
+    uint32_t place;  // among the call's tpu tensors
+  };
+  std::vector<Written> written_;
+  uint32_t next_tensor_ = 0;
   bool have_meta_ = false;
   LoweredCall result_;
 };

@@ -24,6 +24,12 @@ class LoweringInputs {
   virtual lowering::Number number(const c10::IValue& value, bool known, bool in_list) = 0;
   // A 0-d CPU tensor as a 0-d value of its own dtype.
   virtual stablehlo::Value cpu_scalar(const at::Tensor& tensor) = 0;
+  // Where the view that is the call's `tensor`-th tpu tensor starts, if that is an operand.
+  struct Moving {
+    lowering::BaseBox box;
+    stablehlo::Values start;
+  };
+  virtual std::optional<Moving> moving([[maybe_unused]] uint32_t tensor) { return std::nullopt; }
   // (seed, offset) for `count` more 32-bit numbers.
   virtual stablehlo::Value random(int64_t count) = 0;
 };

@@ -15,35 +15,47 @@ ArgumentKind classify(const c10::Argument& argument) {
   c10::TypePtr type = argument.real_type();
   if (const auto optional = type->cast<c10::OptionalType>()) type = optional->getElementType();
   switch (type->kind()) {
-    case c10::TypeKind::TensorType: return ArgumentKind::kTensor;
+    case c10::TypeKind::TensorType:
+      return ArgumentKind::kTensor;
     case c10::TypeKind::NumberType:
     case c10::TypeKind::FloatType:
-    case c10::TypeKind::ComplexType: return ArgumentKind::kNumber;
+    case c10::TypeKind::ComplexType:
+      return ArgumentKind::kNumber;
     case c10::TypeKind::IntType:
     case c10::TypeKind::SymIntType:
-    case c10::TypeKind::MemoryFormatType: return ArgumentKind::kInt;
+    case c10::TypeKind::MemoryFormatType:
+      return ArgumentKind::kInt;
     case c10::TypeKind::BoolType:
     case c10::TypeKind::SymBoolType:
       return argument.name() == "pin_memory" ? ArgumentKind::kIgnored : ArgumentKind::kBool;
-    case c10::TypeKind::StringType: return ArgumentKind::kString;
-    case c10::TypeKind::ScalarTypeType: return ArgumentKind::kDtype;
-    case c10::TypeKind::GeneratorType: return ArgumentKind::kGenerator;
+    case c10::TypeKind::StringType:
+      return ArgumentKind::kString;
+    case c10::TypeKind::ScalarTypeType:
+      return ArgumentKind::kDtype;
+    case c10::TypeKind::GeneratorType:
+      return ArgumentKind::kGenerator;
     case c10::TypeKind::ListType: {
       c10::TypePtr element = type->expectRef<c10::ListType>().getElementType();
       if (const auto optional = element->cast<c10::OptionalType>()) {
         element = optional->getElementType();
       }
       switch (element->kind()) {
-        case c10::TypeKind::TensorType: return ArgumentKind::kTensorList;
+        case c10::TypeKind::TensorType:
+          return ArgumentKind::kTensorList;
         case c10::TypeKind::NumberType:
-        case c10::TypeKind::FloatType: return ArgumentKind::kNumberList;
+        case c10::TypeKind::FloatType:
+          return ArgumentKind::kNumberList;
         case c10::TypeKind::IntType:
-        case c10::TypeKind::SymIntType: return ArgumentKind::kIntList;
-        case c10::TypeKind::BoolType: return ArgumentKind::kBoolList;
-        default: return ArgumentKind::kIgnored;
+        case c10::TypeKind::SymIntType:
+          return ArgumentKind::kIntList;
+        case c10::TypeKind::BoolType:
+          return ArgumentKind::kBoolList;
+        default:
+          return ArgumentKind::kIgnored;
       }
     }
-    default: return ArgumentKind::kIgnored;
+    default:
+      return ArgumentKind::kIgnored;
   }
 }
 
@@ -91,20 +103,23 @@ std::unique_ptr<OperatorInfo> describe(const c10::OperatorHandle& op) {
       }
     }
     switch (r.type()->kind()) {
-      case c10::TypeKind::TensorType: ret.kind = ReturnInfo::Kind::kTensor; break;
+      case c10::TypeKind::TensorType:
+        ret.kind = ReturnInfo::Kind::kTensor;
+        break;
       case c10::TypeKind::ListType:
         ret.kind = r.type()->expectRef<c10::ListType>().getElementType()->kind() ==
                            c10::TypeKind::TensorType
                        ? ReturnInfo::Kind::kTensorList
                        : ReturnInfo::Kind::kOther;
         break;
-      default: ret.kind = ReturnInfo::Kind::kOther; break;
+      default:
+        ret.kind = ReturnInfo::Kind::kOther;
+        break;
     }
     info->returns.push_back(ret);
   }
-  info->mutates_only =
-      any_written && std::all_of(info->returns.begin(), info->returns.end(),
-                                 [](const ReturnInfo& r) { return r.alias >= 0; });
+  info->mutates_only = any_written && std::all_of(info->returns.begin(), info->returns.end(),
+                                                  [](const ReturnInfo& r) { return r.alias >= 0; });
   return info;
 }
 

@@ -15,7 +15,7 @@ enum class ArgumentKind : uint8_t {
   kTensorList,  // Tensor[], Tensor?[]
   kNumber,      // Scalar, float, optional or not
   kNumberList,  // Scalar[], float[]
-  kInt,  // int, and MemoryFormat
+  kInt,         // int, and MemoryFormat
   kIntList,
   kBool,
   kBoolList,

@@ -161,6 +161,7 @@ runtime::DeviceBufferPtr number_buffer(const NumberOperand& number, int device) 
   const runtime::Layout* layout = runtime::intern_layout({number.type, {}});
   runtime::DeviceBufferPtr buffer =
       runtime::Runtime::get().to_device(number.bits.data(), layout, device);
+  buffer->given_away();  // memory_allocated() counts what tensors hold, and that alone
   cache.emplace(number, buffer);
   return buffer;
 }

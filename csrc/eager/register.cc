@@ -7,6 +7,7 @@
 #include "eager/device_context.h"
 #include "eager/dispatch.h"
 #include "eager/factories.h"
+#include "eager/filling.h"
 #include "eager/view_ops.h"
 
 namespace torch_tpu::eager {
@@ -61,6 +62,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar));
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
   register_data_dependent(m);
+  register_filling(m);
   register_rules(m);
 }
 

@@ -31,9 +31,7 @@ sh::Value Trace::base(DeviceStorage& storage) {
   return contents.traced;
 }
 
-lowering::Number Trace::number(const c10::IValue& value, bool, bool) {
-  return known_number(value);
-}
+lowering::Number Trace::number(const c10::IValue& value, bool, bool) { return known_number(value); }
 
 sh::Value Trace::cpu_scalar(const at::Tensor& tensor) {
   const NumberOperand operand = number_operand(tensor);
@@ -52,8 +50,7 @@ sh::Value Trace::random(int64_t count) {
 
 at::Tensor Trace::placeholder(sh::Value base, const at::Tensor& like) {
   at::Tensor t = make_tensor(nullptr, like.scalar_type(), like.sizes(), like.strides(),
-                             like.storage_offset(), like.storage().nbytes(),
-                             like.device().index());
+                             like.storage_offset(), like.storage().nbytes(), like.device().index());
   if (base) device_storage(t).set_traced(base);
   return t;
 }
@@ -75,16 +72,18 @@ void Trace::call(const OperatorInfo& info, const c10::OperatorHandle& op,
   for (const auto& [storage, value] : lowered.writes) storage->set_traced(value);
   const auto new_tensor = [&](const LoweredCall::Fresh& f) {
     if (!f.value) return at::Tensor();
-    at::Tensor t = make_tensor(nullptr, f.dtype, f.sizes, f.strides, 0,
-                               static_cast<size_t>(f.value.numel()) * c10::elementSize(f.dtype),
-                               device);
+    at::Tensor t =
+        make_tensor(nullptr, f.dtype, f.sizes, f.strides, 0,
+                    static_cast<size_t>(f.value.numel()) * c10::elementSize(f.dtype), device);
     device_storage(t).set_traced(f.value);
     return t;
   };
   std::vector<c10::IValue> values;
   for (const LoweredCall::Return& r : lowered.returns) {
     switch (r.kind) {
-      case LoweredCall::Return::Kind::kArgument: values.push_back(arguments[r.index]); break;
+      case LoweredCall::Return::Kind::kArgument:
+        values.push_back(arguments[r.index]);
+        break;
       case LoweredCall::Return::Kind::kTensor:
         values.emplace_back(new_tensor(lowered.fresh[r.index]));
         break;
@@ -94,7 +93,9 @@ void Trace::call(const OperatorInfo& info, const c10::OperatorHandle& op,
         values.emplace_back(std::move(list));
         break;
       }
-      case LoweredCall::Return::Kind::kConstant: values.push_back(r.constant); break;
+      case LoweredCall::Return::Kind::kConstant:
+        values.push_back(r.constant);
+        break;
     }
   }
   torch::jit::drop(stack, n);

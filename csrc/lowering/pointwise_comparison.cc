@@ -119,6 +119,10 @@ void register_comparison(Registry& r) {
   for (const BinaryEntry& entry : kBitwise) {
     r.add(entry.op, [entry](Call& call) -> Values {
       const ElementType type = result_type(call, {"self", "other"});
+      if (!sh::is_integer(type) && !sh::is_bool(type)) {
+        throw InvalidArgument(call.op() + ": expected integers or bools",
+                              InvalidArgument::Kind::kNotImplemented);
+      }
       const Values v = broadcast_arguments(call, {"self", "other"}, type);
       return {entry.function(v[0], v[1])};
     });

@@ -100,11 +100,12 @@ ElementType result_type(const Call& call, std::initializer_list<std::string_view
   }
   const auto combine = [](std::optional<ElementType> higher, std::optional<ElementType> lower) {
     if (!higher) return lower;
-    if (!lower) return higher;
-    if (category(*lower) > category(*higher)) {
-      return std::optional<ElementType>(promote_types(*higher, *lower));
+    if (!lower || category(*lower) <= category(*higher)) return higher;
+    // A complex scalar takes a real tensor's precision.
+    if (sh::is_float(*higher)) {
+      return std::optional(*higher == ElementType::kF64 ? ElementType::kC128 : ElementType::kC64);
     }
-    return higher;
+    return std::optional(promote_types(*higher, *lower));
   };
   const std::optional<ElementType> result = combine(dim, combine(zero, wrapped));
   if (!result) throw Unsupported(call.op() + ": no argument has a type");

@@ -196,6 +196,11 @@ Values extreme_rule(Call& call) {
   }
   const Value x = at_least_1d(self);
   const int64_t dim = wrap_dim(call.integer("dim"), x.rank());
+  if (x.dims()[static_cast<size_t>(dim)] == 0) {
+    throw InvalidArgument(
+        call.op() + ": Expected reduction dim " + std::to_string(dim) + " to have non-zero size.",
+        InvalidArgument::Kind::kIndex);
+  }
   const Value values = extreme(x, {dim});
   const Value indices = first_index_of(x, values, dim);
   if (self.rank() == 0) return {values, indices};

@@ -29,6 +29,13 @@ struct Box {
   bool unit_steps() const {
     return std::all_of(step.begin(), step.end(), [](int64_t s) { return s == 1; });
   }
+  // From the first to behind the last element, per digit.
+  Dims span() const {
+    Dims out;
+    for (size_t i = 0; i < radix.size(); ++i) out.push_back(limit[i] - start[i]);
+    return out;
+  }
+  // Elements per digit.
   Dims extent() const {
     Dims out;
     for (size_t i = 0; i < radix.size(); ++i) {
@@ -37,6 +44,21 @@ struct Box {
     return out;
   }
 };
+
+// The same for a box in the base's own dimensions.
+Box to_box(const BaseBox& from, const ViewSpec& view) {
+  Box box;
+  for (size_t k = 0; k < from.rank; ++k) {
+    box.radix.push_back(from.base[k]);
+    box.start.push_back(0);
+    box.limit.push_back(from.span[k]);
+    box.step.push_back(from.step[k]);
+    if (from.view_dim[k] < 0) continue;
+    box.view_dims.push_back(from.view_dim[k]);
+    box.kept.push_back(view.sizes[static_cast<size_t>(from.view_dim[k])]);
+  }
+  return box;
+}
 
 std::vector<ViewDim> moving_dims(const ViewSpec& view) {
   std::vector<ViewDim> dims;
@@ -152,26 +174,88 @@ Value flat_indices(sh::Builder& b, const ViewSpec& view) {
   return index;
 }
 
+// The box's part of the base (in the shape of its digits), at `origin` where that is not known.
+Value cut(Value digits, const Box& box, const Values& origin) {
+  if (box.extent() == box.radix) return digits;
+  if (origin.empty()) return sh::slice(digits, box.start, box.limit, box.step);
+  const Value whole = sh::dynamic_slice(digits, origin, box.span());
+  return box.unit_steps() ? whole
+                          : sh::slice(whole, Dims(box.step.size(), 0), box.span(), box.step);
+}
+
+// The base (in the shape of its digits) with `part`, as cut() gives it, in place.
+Value paste(Value digits, Value part, const Box& box, const Values& origin) {
+  sh::Builder& b = digits.builder();
+  if (box.extent() == box.radix) return part;
+  if (box.unit_steps()) {
+    Values start = origin;
+    if (start.empty()) {
+      for (const int64_t s : box.start) start.push_back(sh::scalar(b, ElementType::kS32, s));
+    }
+    return sh::dynamic_update_slice(digits, part, start);
+  }
+  if (!origin.empty()) {
+    Box inside = box;
+    inside.radix = inside.limit = box.span();
+    inside.start.assign(box.start.size(), 0);
+    const Value region = sh::dynamic_slice(digits, origin, box.span());
+    return sh::dynamic_update_slice(digits, paste(region, part, inside, {}), origin);
+  }
+  Dims high, interior;
+  for (size_t i = 0; i < box.radix.size(); ++i) {
+    high.push_back(box.radix[i] - box.limit[i]);
+    interior.push_back(box.step[i] - 1);
+  }
+  const Value spread = sh::pad(part, sh::scalar(b, part.dtype(), 0), box.start, high, interior);
+  const Value mask = sh::pad(sh::splat(b, TensorType{ElementType::kPred, part.dims()}, true),
+                             sh::scalar(b, ElementType::kPred, false), box.start, high, interior);
+  return sh::select(mask, spread, digits);
+}
+
+Value read_box(Value base, const Box& box, const ViewSpec& view, const Values& origin = {}) {
+  Value v = cut(reshape_if(base, box.radix), box, origin);
+  v = reshape_if(v, box.kept);
+  v = transpose_if(v, to_view_order(box));
+  Dims mapping = box.view_dims;
+  std::sort(mapping.begin(), mapping.end());
+  if (mapping.size() == view.sizes.size()) return v;
+  Dims ones(view.sizes.size(), 1);
+  for (const int64_t d : mapping) ones[static_cast<size_t>(d)] = view.sizes[static_cast<size_t>(d)];
+  if (ones == view.sizes) return reshape_if(v, view.sizes);
+  return sh::broadcast_in_dim(v, view.sizes, mapping);
+}
+
+// `update` in the view's shape, in which nothing repeats.
+Value write_box(Value base, const Box& box, Value update, const Values& origin = {}) {
+  const Dims perm = to_view_order(box);
+  Dims in_view_order, inverse(perm.size());
+  for (size_t i = 0; i < perm.size(); ++i) {
+    in_view_order.push_back(box.kept[static_cast<size_t>(perm[i])]);
+    inverse[static_cast<size_t>(perm[i])] = static_cast<int64_t>(i);
+  }
+  Value v = transpose_if(reshape_if(update, in_view_order), inverse);
+  v = reshape_if(v, box.extent());
+  return reshape_if(paste(reshape_if(base, box.radix), v, box, origin), base.dims());
+}
+
+// Of elements that share a place, the first is written (PyTorch refuses such writes earlier).
+Value without_repeats(Value update, ViewSpec& view) {
+  for (size_t i = 0; i < view.sizes.size(); ++i) {
+    if (view.strides[i] == 0 && view.sizes[i] != 1) {
+      update = sh::slice_dim(update, static_cast<int64_t>(i), 0, 1);
+      view.sizes[i] = 1;
+    }
+  }
+  return update;
+}
+
 Value read_same_dtype(Value base, const ViewSpec& view) {
   sh::Builder& b = base.builder();
   if (sh::product(view.sizes) == 0) {
     return sh::splat(b, TensorType{view.dtype, view.sizes}, 0);
   }
   if (is_identity(base.type(), view)) return base;
-  if (const std::optional<Box> box = plan_box(base.dims(), view)) {
-    Value v = reshape_if(base, box->radix);
-    if (box->extent() != box->radix) v = sh::slice(v, box->start, box->limit, box->step);
-    v = reshape_if(v, box->kept);
-    v = transpose_if(v, to_view_order(*box));
-    Dims mapping = box->view_dims;
-    std::sort(mapping.begin(), mapping.end());
-    if (mapping.size() == view.sizes.size()) return v;
-    Dims ones(view.sizes.size(), 1);
-    for (const int64_t d : mapping)
-      ones[static_cast<size_t>(d)] = view.sizes[static_cast<size_t>(d)];
-    if (ones == view.sizes) return reshape_if(v, view.sizes);
-    return sh::broadcast_in_dim(v, view.sizes, mapping);
-  }
+  if (const std::optional<Box> box = plan_box(base.dims(), view)) return read_box(base, *box, view);
   const Value flat = sh::flatten(base);
   const Value index = sh::reshape(flat_indices(b, view), {sh::product(view.sizes), 1});
   sh::GatherDims dims;
@@ -185,49 +269,9 @@ Value write_same_dtype(Value base, const ViewSpec& view, Value update) {
   sh::Builder& b = base.builder();
   if (sh::product(view.sizes) == 0) return base;
   if (is_identity(base.type(), view)) return update;
-  // Of elements that share a place, the first is written (PyTorch refuses such writes earlier).
   ViewSpec once = view;
-  Value v = update;
-  for (size_t i = 0; i < view.sizes.size(); ++i) {
-    if (view.strides[i] == 0 && view.sizes[i] != 1) {
-      v = sh::slice_dim(v, static_cast<int64_t>(i), 0, 1);
-      once.sizes[i] = 1;
-    }
-  }
-  if (const std::optional<Box> box = plan_box(base.dims(), once)) {
-    Dims kept_view_order;
-    for (const int64_t i : to_view_order(*box)) {
-      kept_view_order.push_back(box->kept[static_cast<size_t>(i)]);
-    }
-    v = reshape_if(v, kept_view_order);
-    const Dims perm = to_view_order(*box);
-    Dims inverse(perm.size());
-    for (size_t i = 0; i < perm.size(); ++i) {
-      inverse[static_cast<size_t>(perm[i])] = static_cast<int64_t>(i);
-    }
-    v = transpose_if(v, inverse);
-    v = reshape_if(v, box->extent());
-    Value into = reshape_if(base, box->radix);
-    if (box->extent() == box->radix) {
-      into = v;
-    } else if (box->unit_steps()) {
-      Values start;
-      for (const int64_t s : box->start) start.push_back(sh::scalar(b, ElementType::kS32, s));
-      into = sh::dynamic_update_slice(into, v, start);
-    } else {
-      Dims high, interior;
-      for (size_t i = 0; i < box->radix.size(); ++i) {
-        high.push_back(box->radix[i] - box->limit[i]);
-        interior.push_back(box->step[i] - 1);
-      }
-      const Value spread = sh::pad(v, sh::scalar(b, v.dtype(), 0), box->start, high, interior);
-      const Value mask =
-          sh::pad(sh::splat(b, TensorType{ElementType::kPred, v.dims()}, true),
-                  sh::scalar(b, ElementType::kPred, false), box->start, high, interior);
-      into = sh::select(mask, spread, into);
-    }
-    return reshape_if(into, base.dims());
-  }
+  const Value v = without_repeats(update, once);
+  if (const std::optional<Box> box = plan_box(base.dims(), once)) return write_box(base, *box, v);
   const Value flat = sh::flatten(base);
   const int64_t n = sh::product(once.sizes);
   const Value index = sh::reshape(flat_indices(b, once), {n, 1});
@@ -291,6 +335,55 @@ std::optional<Dims> dense_order(std::span<const int64_t> sizes, std::span<const 
     expect *= sizes[d];
   }
   return order;
+}
+
+std::optional<BaseBox> base_box(std::span<const int64_t> base, std::span<const int64_t> sizes,
+                                std::span<const int64_t> strides, int64_t offset) {
+  if (base.size() > BaseBox::kMaxRank) return std::nullopt;
+  BaseBox box;
+  box.rank = base.size();
+  std::array<int64_t, BaseBox::kMaxRank> weight{};
+  int64_t below = 1;
+  for (size_t k = box.rank; k-- > 0;) {
+    box.base[k] = base[k];
+    box.span[k] = box.step[k] = 1;
+    box.view_dim[k] = -1;
+    weight[k] = below;
+    below *= base[k];
+  }
+  if (below == 0) return std::nullopt;
+  for (size_t k = 0; k < box.rank; ++k) {
+    box.start[k] = offset / weight[k];
+    offset %= weight[k];
+  }
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] == 1 || strides[d] == 0) continue;
+    // The dimension with the largest weight that the stride is a multiple of.
+    size_t k = 0;
+    while (k < box.rank &&
+           (box.base[k] == 1 || weight[k] > strides[d] || strides[d] % weight[k] != 0)) {
+      ++k;
+    }
+    if (k == box.rank || box.view_dim[k] >= 0) return std::nullopt;
+    box.view_dim[k] = static_cast<int>(d);
+    box.step[k] = strides[d] / weight[k];
+    box.span[k] = (sizes[d] - 1) * box.step[k] + 1;
+  }
+  for (size_t k = 0; k < box.rank; ++k) {
+    if (box.start[k] + box.span[k] > box.base[k]) return std::nullopt;
+  }
+  return box;
+}
+
+Value read_moving_view(Value base, const ViewSpec& view, const BaseBox& box, const Values& start) {
+  return read_box(base, to_box(box, view), view, start);
+}
+
+Value write_moving_view(Value base, const ViewSpec& view, const BaseBox& box, const Values& start,
+                        Value update) {
+  ViewSpec once = view;
+  const Value v = without_repeats(update, once);
+  return write_box(base, to_box(box, once), v, start);
 }
 
 Value retype(Value value, ElementType dtype) {

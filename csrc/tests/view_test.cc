@@ -171,6 +171,62 @@ TEST_F(ViewTest, Arbitrary) {
   }
 }
 
+// The same program, wherever the view starts.
+TEST_F(ViewTest, Moving) {
+  const Dims base{4, 6};
+  const std::vector<ViewSpec> views = {
+      view({6}, {1}, 12),
+      view({4}, {6}, 5),
+      view({2, 3}, {6, 1}, 7),
+      view({3, 2}, {1, 12}, 3),
+      view({2, 2}, {12, 3}, 1),
+      view({}, {}, 17),
+      view({2, 1, 3}, {0, 6, 2}, 6),
+      view({2, 6}, {6, 1}, 12),
+  };
+  for (const ViewSpec& spec : views) {
+    SCOPED_TRACE(stablehlo::to_string(spec.sizes) + " " + stablehlo::to_string(spec.strides));
+    const std::optional<BaseBox> box = base_box(base, spec.sizes, spec.strides, spec.offset);
+    ASSERT_TRUE(box);
+    const auto wanted =
+        run({counting(base), counting(spec.sizes, -99)}, [&](Builder&, const Values& v) {
+          return Values{read_view(v[0], spec), write_view(v[0], spec, v[1])};
+        });
+    const auto given = run({counting(base), counting(spec.sizes, -99),
+                            stablehlo::tensor<int32_t>({static_cast<int32_t>(box->start[0])}, {}),
+                            stablehlo::tensor<int32_t>({static_cast<int32_t>(box->start[1])}, {})},
+                           [&](Builder&, const Values& v) {
+                             const Values start{v[2], v[3]};
+                             ViewSpec elsewhere = spec;
+                             elsewhere.offset = 0;
+                             return Values{read_moving_view(v[0], elsewhere, *box, start),
+                                           write_moving_view(v[0], elsewhere, *box, start, v[1])};
+                           });
+    EXPECT_EQ(given[0].as<int32_t>(), wanted[0].as<int32_t>());
+    EXPECT_EQ(given[1].as<int32_t>(), wanted[1].as<int32_t>());
+  }
+}
+
+TEST(BaseBoxTest, StartsAndRoom) {
+  const std::optional<BaseBox> box = base_box(Dims{4, 1, 6}, Dims{2, 3}, Dims{12, 2}, 7);
+  ASSERT_TRUE(box);
+  EXPECT_EQ(box->start[0], 1);
+  EXPECT_EQ(box->start[2], 1);
+  EXPECT_EQ(box->span[0], 3);
+  EXPECT_EQ(box->step[0], 2);
+  EXPECT_EQ(box->span[2], 5);
+  EXPECT_EQ(box->view_dim[1], -1);
+  EXPECT_TRUE(box->moves(0) && box->moves(2) && !box->moves(1));
+}
+
+TEST(BaseBoxTest, Refuses) {
+  EXPECT_FALSE(base_box(Dims{4, 6}, Dims{3}, Dims{1}, 4)) << "over the edge of a row";
+  EXPECT_FALSE(base_box(Dims{4, 6}, Dims{2, 2}, Dims{1, 2}, 0)) << "two along one dimension";
+  EXPECT_FALSE(base_box(Dims{4, 6}, Dims{3}, Dims{7}, 0)) << "a diagonal";
+  EXPECT_FALSE(base_box(Dims{0, 6}, Dims{0}, Dims{1}, 0)) << "nothing";
+  EXPECT_FALSE(base_box(Dims(9, 2), Dims{2}, Dims{1}, 0)) << "many dimensions";
+}
+
 TEST_F(ViewTest, OtherDtypes) {
   const HostTensor base = stablehlo::tensor<int32_t>({0x01020304, 0x05060708, -1, 0}, {2, 2});
   const auto read = [&](ElementType type, Dims sizes, Dims strides, int64_t offset) {
