@@ -91,7 +91,11 @@ std::optional<fs::path> default_root() {
     const char* text = std::getenv(name);
     return std::string(text ? text : "");
   };
-  if (get("TORCH_TPU_CACHE") == "0") return std::nullopt;
+  const std::string wanted = get("TORCH_TPU_CACHE");
+  if (wanted == "0") return std::nullopt;
+  if (!wanted.empty() && wanted != "1") {
+    throw std::invalid_argument("TORCH_TPU_CACHE: expected 0 or 1, got '" + wanted + "'");
+  }
   if (const std::string dir = get("TORCH_TPU_CACHE_DIR"); !dir.empty()) return fs::path(dir);
   if (const std::string xdg = get("XDG_CACHE_HOME"); !xdg.empty()) {
     return fs::path(xdg) / "torch_tpu";

@@ -36,6 +36,7 @@ class ProgramDirectory {
 
 // Where programs are kept: TORCH_TPU_CACHE_DIR, else torch_tpu in the user's cache directory
 // ($XDG_CACHE_HOME or ~/.cache). nullopt when TORCH_TPU_CACHE=0 or there is no such place.
+// Throws std::invalid_argument when TORCH_TPU_CACHE is neither 0 nor 1.
 std::optional<std::filesystem::path> default_root();
 
 // Identifies the instruction set programs for this machine's CPU are compiled for.

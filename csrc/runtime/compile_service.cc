@@ -69,14 +69,15 @@ void store(const std::string& source, const pjrt::Executable& executable) {
 std::shared_ptr<pjrt::Executable> compile(const std::string& stablehlo_text,
                                           const std::string& what) {
   const auto start = std::chrono::steady_clock::now();
+  Runtime& runtime = Runtime::get();  // what fails here is not the compiler's fault
   try {
     pjrt::CompileOptions options;
     // XLA's CPU compiler otherwise drops NaN in maximum and minimum.
-    if (Runtime::get().is_cpu()) options.env_overrides["xla_cpu_enable_fast_min_max"] = false;
+    if (runtime.is_cpu()) options.env_overrides["xla_cpu_enable_fast_min_max"] = false;
     const std::string source = options.serialize() + stablehlo_text;
     if (std::shared_ptr<pjrt::Executable> loaded = load(source)) return loaded;
     std::shared_ptr<pjrt::Executable> executable =
-        Runtime::get().client().compile(stablehlo_text, options);
+        runtime.client().compile(stablehlo_text, options);
     store(source, *executable);
     const auto spent = std::chrono::steady_clock::now() - start;
     Statistics& s = statistics();
