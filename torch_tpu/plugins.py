@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 
-# Packages with a CPU plugin, newest build of the compiler first (see docs/plugins.md).
+# Packages with a CPU plugin, the default dependency first (see docs/measurements.md).
 _CPU_PLUGINS = (
     ("fastatomstruct_xla_cpu", "libpjrt_cpu.so"),
     ("lammps_jax_pjrt_cpu", "pjrt_c_api_cpu_plugin.so"),

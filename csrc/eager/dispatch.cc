@@ -118,7 +118,8 @@ void rethrow_as_torch_error(const char* what) {
     throw;
   } catch (const pjrt::Error& e) {
     if (e.code() == kResourceExhausted) {
-      TORCH_CHECK_WITH(OutOfMemoryError, false, what, ": out of device memory: ", e.what());
+      TORCH_CHECK_WITH(OutOfMemoryError, false, what, ": out of device memory: ", e.what(), "; ",
+                       live_memory(current_device()));
     }
     TORCH_CHECK(false, what, ": ", e.what());
   } catch (const lowering::InvalidArgument& e) {

@@ -166,6 +166,14 @@ runtime::DeviceBufferPtr number_buffer(const NumberOperand& number, int device) 
   return buffer;
 }
 
+std::string live_memory(int device) {
+  const runtime::MemoryCounters& counters = runtime::memory_counters(device);
+  std::ostringstream out;
+  out << "live: " << counters.bytes.load() << " bytes in " << counters.count.load() << " arrays";
+  if (counters.count.load() > 0) out << ", most of it in " << runtime::describe_live_arrays();
+  return out.str();
+}
+
 void check_memory(int device, size_t nbytes, const char* what) {
   if (!runtime::would_exceed_limit(device, static_cast<int64_t>(nbytes))) [[likely]] {
     return;
@@ -174,11 +182,9 @@ void check_memory(int device, size_t nbytes, const char* what) {
   counters.out_of_memory.fetch_add(1);
   std::ostringstream message;
   message << "tpu:" << device << " out of memory: no room for " << nbytes << " bytes of " << what
-          << "; live: " << counters.bytes.load() << " bytes in " << counters.count.load()
-          << " arrays, limit " << runtime::memory_limit(device)
-          << " bytes (TORCH_TPU_MEMORY_LIMIT or set_per_process_memory_fraction); most of it in "
-          << runtime::describe_live_arrays()
-          << ". Free tensors, use a smaller batch or raise the limit.";
+          << "; limit " << runtime::memory_limit(device)
+          << " bytes (TORCH_TPU_MEMORY_LIMIT or set_per_process_memory_fraction); "
+          << live_memory(device) << ". Free tensors, use a smaller batch or raise the limit.";
   TORCH_CHECK_WITH(OutOfMemoryError, false, message.str());
 }
 

@@ -76,6 +76,9 @@ void run_program(const Program& program, CallState& state, size_t num_arguments,
 // A device array holding the number, from a per-thread cache.
 runtime::DeviceBufferPtr number_buffer(const NumberOperand& number, int device);
 
+// What takes the device's memory, for an out-of-memory message.
+std::string live_memory(int device);
+
 // Checks the memory limit before `nbytes` more are taken; throws c10::OutOfMemoryError.
 void check_memory(int device, size_t nbytes, const char* what);
 
