@@ -2,9 +2,7 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include <chrono>
-#include <thread>
-
+#include "bindings/autograd_threads.h"
 #include "bindings/bindings.h"
 #include "eager/device_context.h"
 #include "runtime/memory.h"
@@ -58,10 +56,7 @@ void finish() {
       // Whoever wanted the result has been told, or will not look any more.
     }
   }
-  // backward() returns before the device's autograd thread has dropped the graph, for which it
-  // needs the interpreter: it would abort the process if that were gone. Nothing tells when it is
-  // done, so it gets the time.
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  wait_for_autograd_threads();
 }
 
 }  // namespace
