@@ -42,6 +42,10 @@ MEASURES = (
 )
 
 
+# Seconds between two turns.
+PAUSE = 0.05
+
+
 def torch_chains(device: torch.device) -> dict[str, Chain]:
     """Returns the chains on a PyTorch device."""
     small = torch.ones(8, 8, device=device)
@@ -141,6 +145,9 @@ def median_times(
         for _ in range(rounds):
             for who, run in runs.items():
                 gc.collect()
+                # OpenMP's threads go on spinning after their turn: they would take the cores
+                # from the next contender.
+                time.sleep(PAUSE)
                 started = time.perf_counter()
                 run(measure.chain)
                 elapsed = (time.perf_counter() - started) / measure.chain
