@@ -12,20 +12,10 @@ import pytest
 import subprocess_python
 import torch
 from compare import assert_same
+from dtypes import PROMOTED
 
 DTYPES = [
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
+    *PROMOTED,
     torch.float8_e4m3fn,
     torch.float8_e5m2,
     torch.uint16,

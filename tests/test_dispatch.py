@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from compare import assert_same, dispatch_stats
+from dtypes import PROMOTED
 
 
 def stats(*keys: str) -> int:
@@ -154,21 +155,6 @@ def test_tensors_on_two_kinds_of_devices(device: torch.device) -> None:
 
 
 # --- Dtypes -------------------------------------------------------------------------------------
-
-PROMOTED = [
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
-]
 
 
 @pytest.mark.parametrize("dtype", PROMOTED, ids=str)

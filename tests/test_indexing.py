@@ -9,22 +9,13 @@ import compare
 import pytest
 import torch
 from both_devices import check, data
+from dtypes import COMMON
 from torch.nn import functional
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
 FLOATS = [torch.float32, torch.bfloat16, torch.float64]
-DTYPES = [
-    torch.float32,
-    torch.bfloat16,
-    torch.float16,
-    torch.float64,
-    torch.int64,
-    torch.int32,
-    torch.uint8,
-    torch.bool,
-    torch.complex64,
-]
+DTYPES = COMMON
 # Types in which sums do not depend on the order of the terms more than the tolerance allows.
 EXACT = [torch.float32, torch.float64, torch.int64, torch.bool, torch.complex64]
 

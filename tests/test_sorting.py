@@ -8,18 +8,11 @@ import compare
 import pytest
 import torch
 from both_devices import check, data
+from dtypes import REAL
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
-DTYPES = [
-    torch.float32,
-    torch.bfloat16,
-    torch.float16,
-    torch.float64,
-    torch.int64,
-    torch.int32,
-    torch.uint8,
-]
+DTYPES = REAL
 
 
 def with_ties(dtype: torch.dtype) -> torch.Tensor:

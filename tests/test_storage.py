@@ -12,21 +12,12 @@ from pathlib import Path
 import compare
 import pytest
 import torch
+from dtypes import COMMON
 from torch import nn
 
 Write = Callable[[torch.Tensor], object]
 
-DTYPES = [
-    torch.float32,
-    torch.bfloat16,
-    torch.float16,
-    torch.float64,
-    torch.int64,
-    torch.int32,
-    torch.uint8,
-    torch.bool,
-    torch.complex64,
-]
+DTYPES = COMMON
 
 
 def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -204,27 +204,7 @@ ProgramPtr finish(Program program, sh::Builder& builder, const LoweredCall& lowe
       }
     }
   }
-  for (const LoweredCall::Return& r : lowered.returns) {
-    Program::Return ret;
-    switch (r.kind) {
-      case LoweredCall::Return::Kind::kArgument:
-        ret.kind = Program::Return::Kind::kArgument;
-        break;
-      case LoweredCall::Return::Kind::kTensor:
-        ret.kind = Program::Return::Kind::kTensor;
-        break;
-      case LoweredCall::Return::Kind::kTensorList:
-        ret.kind = Program::Return::Kind::kTensorList;
-        break;
-      case LoweredCall::Return::Kind::kConstant:
-        ret.kind = Program::Return::Kind::kConstant;
-        break;
-    }
-    ret.index = r.index;
-    ret.count = r.count;
-    ret.constant = r.constant;
-    program.returns.push_back(std::move(ret));
-  }
+  program.returns = lowered.returns;
   if (!results.empty()) program.executable = runtime::compile(builder.finish(results), what);
   return std::make_shared<const Program>(std::move(program));
 }
@@ -355,15 +335,15 @@ class DecompositionTrace {
   }
 
   void returned(const ReturnInfo& r, const c10::IValue& value, LoweredCall& lowered) {
-    LoweredCall::Return ret{LoweredCall::Return::Kind::kConstant, 0, 1, {}};
+    CallReturn ret{CallReturn::Kind::kConstant, 0, 1, {}};
     if (r.alias >= 0) {
-      ret.kind = LoweredCall::Return::Kind::kArgument;
+      ret.kind = CallReturn::Kind::kArgument;
       ret.index = static_cast<size_t>(r.alias);
     } else if (r.kind == ReturnInfo::Kind::kTensor) {
-      ret.kind = LoweredCall::Return::Kind::kTensor;
+      ret.kind = CallReturn::Kind::kTensor;
       ret.index = fresh(value.isNone() ? at::Tensor() : value.toTensor(), lowered);
     } else if (r.kind == ReturnInfo::Kind::kTensorList) {
-      ret.kind = LoweredCall::Return::Kind::kTensorList;
+      ret.kind = CallReturn::Kind::kTensorList;
       ret.index = lowered.fresh.size();
       const std::vector<at::Tensor> list = value.toTensorVector();
       ret.count = list.size();

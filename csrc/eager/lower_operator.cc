@@ -271,9 +271,9 @@ class OperatorLowering {
     for (size_t i = 0; i < info_.returns.size(); ++i) {
       const ReturnInfo& r = info_.returns[i];
       const c10::IValue* m = meta ? &(*meta)[i] : nullptr;
-      LoweredCall::Return ret{LoweredCall::Return::Kind::kTensor, 0, 1, {}};
+      CallReturn ret{CallReturn::Kind::kTensor, 0, 1, {}};
       if (r.alias >= 0) {
-        ret.kind = LoweredCall::Return::Kind::kArgument;
+        ret.kind = CallReturn::Kind::kArgument;
         ret.index = static_cast<size_t>(r.alias);
       } else if (r.kind == ReturnInfo::Kind::kTensor) {
         const at::Tensor meta_tensor = m && m->isTensor() ? m->toTensor() : at::Tensor();
@@ -281,13 +281,13 @@ class OperatorLowering {
         if (m && !meta_tensor.defined()) v = {};
         ret.index = add_fresh(v, meta_tensor.defined() ? &meta_tensor : nullptr);
       } else if (r.kind == ReturnInfo::Kind::kTensorList) {
-        ret.kind = LoweredCall::Return::Kind::kTensorList;
+        ret.kind = CallReturn::Kind::kTensorList;
         const std::vector<at::Tensor> metas = m ? tensors_of(*m) : std::vector<at::Tensor>();
         ret.count = m ? metas.size() : values.size() - written_.size();
         ret.index = result_.fresh.size();
         for (size_t k = 0; k < ret.count; ++k) add_fresh(values[next++], m ? &metas[k] : nullptr);
       } else {
-        ret.kind = LoweredCall::Return::Kind::kConstant;
+        ret.kind = CallReturn::Kind::kConstant;
         ret.constant = m ? *m : c10::IValue(int64_t{0});
       }
       result_.returns.push_back(std::move(ret));

@@ -7,6 +7,7 @@
 #include <functional>
 #include <span>
 
+#include "eager/call_return.h"
 #include "eager/device_storage.h"
 #include "eager/operator_info.h"
 
@@ -40,14 +41,8 @@ struct LoweredCall {
     c10::ScalarType dtype = c10::ScalarType::Undefined;
     std::vector<int64_t> sizes, strides;
   };
-  struct Return {
-    enum class Kind : uint8_t { kArgument, kTensor, kTensorList, kConstant } kind;
-    size_t index = 0;
-    size_t count = 1;
-    c10::IValue constant = {};
-  };
   std::vector<Fresh> fresh;
-  std::vector<Return> returns;
+  std::vector<CallReturn> returns;
   // The storages that change, with their new base.
   std::vector<std::pair<DeviceStorage*, stablehlo::Value>> writes;
 };

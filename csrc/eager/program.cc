@@ -287,36 +287,16 @@ void run_program(const Program& program, CallState& state, size_t num_arguments,
                        t.strides, 0, t.nbytes, device);
   };
   // The common case first: one new tensor.
-  if (program.returns.size() == 1 && program.returns[0].kind == Program::Return::Kind::kTensor)
+  if (program.returns.size() == 1 && program.returns[0].kind == CallReturn::Kind::kTensor)
       [[likely]] {
     at::Tensor result = new_tensor(program.tensors[program.returns[0].index]);
     torch::jit::drop(stack, num_arguments);
     stack.emplace_back(std::move(result));
     return;
   }
-  c10::SmallVector<c10::IValue, 4> values;
-  for (const Program::Return& r : program.returns) {
-    switch (r.kind) {
-      case Program::Return::Kind::kArgument:
-        values.push_back(stack[stack.size() - num_arguments + r.index]);
-        break;
-      case Program::Return::Kind::kTensor:
-        values.emplace_back(new_tensor(program.tensors[r.index]));
-        break;
-      case Program::Return::Kind::kTensorList: {
-        std::vector<at::Tensor> list;
-        for (size_t i = 0; i < r.count; ++i)
-          list.push_back(new_tensor(program.tensors[r.index + i]));
-        values.emplace_back(std::move(list));
-        break;
-      }
-      case Program::Return::Kind::kConstant:
-        values.push_back(r.constant);
-        break;
-    }
-  }
-  torch::jit::drop(stack, num_arguments);
-  for (c10::IValue& v : values) stack.push_back(std::move(v));
+  push_returns(
+      program.returns, [&](size_t i) { return new_tensor(program.tensors[i]); }, num_arguments,
+      stack);
 }
 
 }  // namespace torch_tpu::eager

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "eager/call_return.h"
 #include "eager/call_state.h"
 #include "pjrt/executable.h"
 
@@ -36,19 +37,13 @@ struct Program {
     std::vector<int64_t> sizes, strides;
     size_t nbytes = 0;
   };
-  struct Return {
-    enum class Kind : uint8_t { kArgument, kTensor, kTensorList, kConstant } kind = Kind::kTensor;
-    size_t index = 0;  // argument, or first new tensor
-    size_t count = 1;  // new tensors in a list
-    c10::IValue constant = {};
-  };
 
   Kind kind = Kind::kCompiled;
   std::shared_ptr<pjrt::Executable> executable;  // null when nothing is computed
   std::vector<Parameter> parameters;
   std::vector<Output> outputs;
   std::vector<NewTensor> tensors;
-  std::vector<Return> returns;
+  std::vector<CallReturn> returns;
   int64_t random_count = 0;  // 32-bit random numbers drawn per run
   size_t output_bytes = 0;
   // When it was last looked up, counted in programs stored; for eviction.

@@ -78,28 +78,7 @@ void Trace::call(const OperatorInfo& info, const c10::OperatorHandle& op,
     device_storage(t).set_traced(f.value);
     return t;
   };
-  std::vector<c10::IValue> values;
-  for (const LoweredCall::Return& r : lowered.returns) {
-    switch (r.kind) {
-      case LoweredCall::Return::Kind::kArgument:
-        values.push_back(arguments[r.index]);
-        break;
-      case LoweredCall::Return::Kind::kTensor:
-        values.emplace_back(new_tensor(lowered.fresh[r.index]));
-        break;
-      case LoweredCall::Return::Kind::kTensorList: {
-        std::vector<at::Tensor> list;
-        for (size_t i = 0; i < r.count; ++i) list.push_back(new_tensor(lowered.fresh[r.index + i]));
-        values.emplace_back(std::move(list));
-        break;
-      }
-      case LoweredCall::Return::Kind::kConstant:
-        values.push_back(r.constant);
-        break;
-    }
-  }
-  torch::jit::drop(stack, n);
-  for (c10::IValue& v : values) stack.push_back(std::move(v));
+  push_returns(lowered.returns, [&](size_t i) { return new_tensor(lowered.fresh[i]); }, n, stack);
 }
 
 }  // namespace torch_tpu::eager
