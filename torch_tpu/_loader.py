@@ -20,16 +20,22 @@ def load() -> None:
 
     torch.utils.rename_privateuse1_backend("tpu")
 
-    from torch_tpu import _C, _backend, decompositions, plugins, tpu
+    from torch_tpu import _C, _backend, decompositions, plugins, remote_cache, tpu
 
+    _C.set_torch_version(f"{torch.__version__} {torch.version.git_version}")
     _C.set_plugin_search(plugins.find_plugins)
     _C.set_decomposition(decompositions.run)
+    _C.set_remote_stores(remote_cache.RemoteStore)
     torch._register_device_module("tpu", tpu)
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     # The modules' names, so that `import torch.tpu` works too.
     sys.modules["torch.backends.tpu"] = _backend
+    sys.modules["torch.tpu.compilation_cache"] = tpu.compilation_cache
+    sys.modules["torch.tpu.debug"] = tpu.debug
     setattr(torch.backends, "tpu", _backend)  # noqa: B010 - torch does not declare it
+    # The last one registered runs first.
+    atexit.register(_C.leave_python)
     atexit.register(_C.finish)
     _loaded = True

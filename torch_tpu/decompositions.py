@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from torch_tpu import _C
+
 
 def run(name: str, overload: str, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """Run PyTorch's decomposition of ``name.overload`` on ``args`` (in schema order).
@@ -54,6 +56,9 @@ def _call(function: Callable[..., Any], op: Any, args: tuple[Any, ...]) -> Any:
             keyword[argument.name] = value
         else:
             positional.append(value)
+    # A user's own decomposition may be another one in the next process.
+    if getattr(function, "__module__", "").partition(".")[0] not in ("torch", "torch_tpu"):
+        _C.do_not_record()
     return function(*positional, **keyword)
 
 

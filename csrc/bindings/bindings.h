@@ -6,5 +6,9 @@ namespace torch_tpu::bindings {
 
 void bind_runtime(pybind11::module_& m);
 void bind_eager(pybind11::module_& m);
+void bind_modes(pybind11::module_& m);
+void bind_fusion(pybind11::module_& m);
+void bind_dry_run(pybind11::module_& m);
+void bind_cache(pybind11::module_& m);
 
 }  // namespace torch_tpu::bindings

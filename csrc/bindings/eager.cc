@@ -3,11 +3,16 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/utils/tensor_memoryformats.h>
 
+#include <array>
+#include <chrono>
+
 #include "bindings/bindings.h"
 #include "eager/device_context.h"
 #include "eager/dispatch.h"
 #include "eager/generator.h"
 #include "eager/program.h"
+#include "eager/program_record.h"
+#include "eager/trace.h"
 
 namespace py = pybind11;
 
@@ -73,6 +78,27 @@ eager::FallbackPolicy parse_policy(const std::string& text) {
                         "'");
 }
 
+// For benchmarks: seconds that the dispatcher takes to gather the signature of x + y, and to find
+// its program by it (which must be in memory), each the mean of many.
+std::pair<double, double> measure_lookup(const at::Tensor& x, const at::Tensor& y,
+                                         int64_t repeats) {
+  const c10::OperatorHandle op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::add", "Tensor");
+  const eager::OperatorInfo& info = eager::operator_info(op);
+  const std::array<c10::IValue, 3> arguments{x, y, 1};
+  const eager::ScopedCallState state;
+  const auto time = [&](const auto& body) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int64_t i = 0; i < repeats; ++i) body();
+    const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+    return spent.count() / static_cast<double>(repeats);
+  };
+  const double gather = time([&] { eager::gather(info, arguments, false, *state); });
+  TORCH_CHECK(eager::find_program(state->key), "measure_lookup: compute x + y before");
+  const double find = time([&] { static_cast<void>(eager::find_program(state->key)); });
+  return {gather, find};
+}
+
 }  // namespace
 
 void bind_eager(py::module_& m) {
@@ -125,6 +151,11 @@ void bind_eager(py::module_& m) {
     }
     return "warn";
   });
+  m.def("do_not_record", [] {
+    if (eager::Trace* trace = eager::Trace::current()) trace->set_private();
+  });
+  m.def("set_torch_version", &eager::set_torch_version, py::arg("version"));
+  m.def("measure_lookup", &measure_lookup, py::arg("x"), py::arg("y"), py::arg("repeats"));
   m.def("program_count", &eager::program_count);
   m.def("clear_programs", &eager::clear_programs);
 }

@@ -9,4 +9,8 @@ PYBIND11_MODULE(_C, m) {
   torch_tpu::eager::register_hooks();
   torch_tpu::bindings::bind_runtime(m);
   torch_tpu::bindings::bind_eager(m);
+  torch_tpu::bindings::bind_modes(m);
+  torch_tpu::bindings::bind_fusion(m);
+  torch_tpu::bindings::bind_dry_run(m);
+  torch_tpu::bindings::bind_cache(m);
 }

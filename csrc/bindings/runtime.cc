@@ -5,6 +5,7 @@
 #include "bindings/autograd_threads.h"
 #include "bindings/bindings.h"
 #include "eager/device_context.h"
+#include "runtime/compile_service.h"
 #include "runtime/memory.h"
 #include "runtime/statistics.h"
 #include "runtime/work_queue.h"
@@ -40,6 +41,7 @@ py::dict statistics() {
   d["compiles"] = s.compiles.load();
   d["loads"] = s.loads.load();
   d["cache_hits"] = s.cache_hits.load();
+  d["load_seconds"] = static_cast<double>(s.load_ns.load()) * 1e-9;
   d["compile_seconds"] = static_cast<double>(s.compile_ns.load()) * 1e-9;
   d["fallbacks"] = py::cast(s.fallbacks());
   return d;
@@ -56,6 +58,7 @@ void finish() {
       // Whoever wanted the result has been told, or will not look any more.
     }
   }
+  runtime::finish_compiling();
   wait_for_autograd_threads();
 }
 

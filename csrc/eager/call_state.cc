@@ -121,10 +121,12 @@ class Gatherer {
                    static_cast<uint64_t>(t.is_conj()) << 62 |
                    static_cast<uint64_t>(t.is_neg()) << 63);
     // An unfilled storage is known by its size: writing to a part of it makes the whole.
-    key_.push_back(contents.filled() ? reinterpret_cast<uint64_t>(contents.layout)
-                                     : t.storage().nbytes() << 1 | 1);
-    if (contents.filled() && t.numel() != contents.layout->numel) {
-      partial_view(t, slot, contents);
+    if (contents.filled()) {
+      state_.layout_places.push_back(static_cast<uint32_t>(key_.size()));
+      key_.push_back(reinterpret_cast<uint64_t>(contents.layout));
+      if (t.numel() != contents.layout->numel) partial_view(t, slot, contents);
+    } else {
+      key_.push_back(t.storage().nbytes() << 1 | 1);
     }
     ++state_.num_tensors;
     key_.push_back(static_cast<uint64_t>(t.storage_offset()));
@@ -228,6 +230,7 @@ void CallState::clear() {
   contents.clear();
   numbers.clear();
   num_tensors = 0;
+  layout_places.clear();
   partial_views.clear();
   moving.clear();
   generator.reset();

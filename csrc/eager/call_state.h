@@ -33,6 +33,7 @@ struct CallState {
   int device = -1;
 
   uint32_t num_tensors = 0;  // on tpu, storages shared by several counted as often
+  std::vector<uint32_t> layout_places;  // where the key holds a Layout's address
 
   // A tensor that shows a part of a filled storage.
   struct PartialView {

@@ -7,7 +7,9 @@
 #include <set>
 
 #include "eager/dispatch.h"
+#include "eager/dry_run.h"
 #include "eager/moving_views.h"
+#include "eager/program_record.h"
 #include "eager/scalar_types.h"
 #include "runtime/compile_service.h"
 
@@ -165,9 +167,10 @@ std::string describe(const OperatorInfo& info, std::span<const c10::IValue> argu
   return out + ")";
 }
 
-// Turns what was lowered into a program: results, donation, returns; compiles it.
+// Turns what was lowered into a program: results, donation, returns; compiles it. `text` becomes
+// its StableHLO.
 ProgramPtr finish(Program program, sh::Builder& builder, const LoweredCall& lowered,
-                  const CallState& state, const std::string& what) {
+                  const CallState& state, const std::string& what, std::string& text) {
   sh::Values results;
   const auto add_output = [&](sh::Value value, int slot) {
     results.push_back(value);
@@ -205,7 +208,11 @@ ProgramPtr finish(Program program, sh::Builder& builder, const LoweredCall& lowe
     }
   }
   program.returns = lowered.returns;
-  if (!results.empty()) program.executable = runtime::compile(builder.finish(results), what);
+  if (!results.empty()) {
+    text = builder.finish(results);
+    program.executable = compile_program(text, what);
+    program.bytes = program.executable->bytes();
+  }
   return std::make_shared<const Program>(std::move(program));
 }
 
@@ -256,8 +263,11 @@ class DecompositionTrace {
       }
     }
     program_.random_count = trace_.random_count();
-    return finish(std::move(program_), trace_.builder(), lowered, state_,
-                  describe(info_, arguments));
+    std::string text;
+    ProgramPtr program = finish(std::move(program_), trace_.builder(), lowered, state_,
+                                describe(info_, arguments), text);
+    if (!trace_.is_private()) store_record(info_, true, state_, *program, text);
+    return program;
   }
 
  private:
@@ -271,7 +281,7 @@ class DecompositionTrace {
       at::native::resize_output(out, wanted.sizes());
       resized = true;
     }
-    if (resized) throw OutputsResized{};
+    if (resized) throw GatherAgain{};
   }
 
   c10::IValue stand_in(const c10::IValue& value) {
@@ -372,35 +382,46 @@ bool decompose(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 
 ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
                         std::span<const c10::IValue> arguments, bool all_known, CallState& state) {
+  if (ProgramPtr recorded = load_record(info, all_known, state, describe(info, arguments))) {
+    if (recorded->by_rule) count_starts(info, state);
+    return recorded;
+  }
   std::string reason;  // why the rule does not serve
   if (info.rule) {
     Program program;
     sh::Builder builder;
     ProgramInputs inputs(state, all_known, builder, program);
     try {
+      program.by_rule = true;
       const LoweredCall lowered = lower_operator(info, op, arguments, inputs);
+      std::string text;
       ProgramPtr compiled =
-          finish(std::move(program), builder, lowered, state, describe(info, arguments));
+          finish(std::move(program), builder, lowered, state, describe(info, arguments), text);
+      store_record(info, all_known, state, *compiled, text);
       count_starts(info, state);
       return compiled;
     } catch (const Unsupported& e) {
       if (!state.moving.empty()) {
         keep_views_still(state);
-        throw OutputsResized{};  // gathers again
+        throw GatherAgain{};  // gathers again
       }
       reason = e.what();
     }
   } else {
     check_call(info, op, arguments);
   }
-  if (!all_known) return program_of_kind(Program::Kind::kKnownNumbers);
+  if (!all_known) {
+    ProgramPtr program = program_of_kind(Program::Kind::kKnownNumbers);
+    store_record(info, all_known, state, *program, {});
+    return program;
+  }
   Program::Kind kind = Program::Kind::kCpu;
   DecompositionTrace trace(info, state);
   try {
     if (ProgramPtr program = trace.run(op, arguments)) return program;
   } catch (const runtime::CompileError&) {
     throw;
-  } catch (const OutputsResized&) {
+  } catch (const GatherAgain&) {
     throw;
   } catch (...) {
     // Whatever stopped it (exceptions that crossed Python have lost their type): op by op it can

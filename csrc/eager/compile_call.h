@@ -7,7 +7,7 @@
 namespace torch_tpu::eager {
 
 // By rule; else by tracing PyTorch's decomposition (with all numbers known); else a program that
-// says how to go on (see Program::Kind). Throws OutputsResized when the call must be gathered
+// says how to go on (see Program::Kind). Throws GatherAgain when the call must be gathered
 // again, and PyTorch's errors when its arguments are wrong.
 ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
                         std::span<const c10::IValue> arguments, bool all_known, CallState& state);

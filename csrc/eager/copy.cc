@@ -10,9 +10,11 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/neg.h>
 
+#include "eager/debug_mode.h"
 #include "eager/device_context.h"
 #include "eager/device_storage.h"
 #include "eager/dispatch.h"
+#include "eager/dry_run.h"
 #include "eager/pinned_memory.h"
 #include "eager/program.h"
 #include "eager/scalar_types.h"
@@ -87,6 +89,7 @@ void device_to_device(at::Tensor& self, const at::Tensor& src) {
   if (self.device() == src.device()) {
     if (!Trace::current() && can_share(self, src)) {
       if (runtime::DeviceBufferPtr buffer = device_storage(src).buffer()) {
+        before_write(device_storage(self));
         device_storage(self).set(std::move(buffer));
       }
       return;
@@ -99,25 +102,32 @@ void device_to_device(at::Tensor& self, const at::Tensor& src) {
   const int device = self.device().index();
   runtime::DeviceBufferPtr moved;
   if (const runtime::DeviceBufferPtr buffer = device_storage(whole).buffer()) {
-    check_memory(device, buffer->layout()->nbytes, "a copy");
-    moved = std::make_shared<const runtime::DeviceBuffer>(
-        buffer->pjrt().copy_to_device(runtime::Runtime::get().device(device)), buffer->layout(),
-        device);
-    runtime::record_work(device, current_stream(device), moved);
+    if (DryRun::current()) {
+      moved = DryRun::unknown(buffer->layout(), device);
+    } else {
+      check_memory(device, buffer->layout()->nbytes, "a copy");
+      moved = std::make_shared<const runtime::DeviceBuffer>(
+          buffer->pjrt().copy_to_device(runtime::Runtime::get().device(device)), buffer->layout(),
+          device);
+      runtime::record_work(device, current_stream(device), moved);
+    }
   }
   at::Tensor there = make_tensor(std::move(moved), whole.scalar_type(), whole.sizes(),
                                  whole.strides(), 0, whole.storage().nbytes(), device);
   device_to_device(self, there);
 }
 
-// Puts a dense, row-major CPU tensor on the device.
+// Puts a dense, row-major CPU tensor on the device, in order with the current stream.
 runtime::DeviceBufferPtr upload(const at::Tensor& host, int device, bool keep) {
   const runtime::Layout* layout =
       runtime::intern_layout({to_element_type(host.scalar_type()), host.sizes().vec()});
+  if (DryRun::current()) return DryRun::from_host(host.const_data_ptr(), layout, device);
   check_memory(device, layout->nbytes, "a copy from the host");
-  return runtime::Runtime::get().to_device(
+  runtime::DeviceBufferPtr buffer = runtime::Runtime::get().to_device(
       host.const_data_ptr(), layout, device,
       keep ? std::make_shared<at::Tensor>(host) : std::shared_ptr<void>());
+  runtime::record_work(device, current_stream(device), buffer);
+  return buffer;
 }
 
 void host_to_device(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
@@ -154,8 +164,8 @@ void host_to_device(at::Tensor& self, const at::Tensor& src, bool non_blocking) 
       host.storage().unsafeGetStorageImpl() != src.storage().unsafeGetStorageImpl();
   const bool keep = temporary || (non_blocking && is_pinned(host.const_data_ptr()));
   runtime::DeviceBufferPtr buffer = upload(host, device, keep);
-  runtime::record_work(device, current_stream(device), buffer);
   if (order) {
+    before_write(device_storage(self));
     device_storage(self).set(std::move(buffer));
     return;
   }
@@ -186,12 +196,21 @@ bool same_bytes(const at::Tensor& host, const at::Tensor& src) {
          host.strides() == src.strides() && !host.is_conj() && !host.is_neg();
 }
 
+// Waits for the value and copies it. A dry run knows few values: the others read as zeros.
+void read_to_host(const runtime::DeviceBufferPtr& buffer, void* dst) {
+  if (buffer->is_hollow() && DryRun::current()) {
+    DryRun::read(buffer, dst);
+  } else {
+    runtime::Runtime::get().to_host(*buffer, dst);
+  }
+}
+
 // Starts a copy to pinned memory, which is written until the stream has been synchronized. False
 // if the copy is not a plain one.
 bool start_download(const at::Tensor& self, const at::Tensor& host) {
   const at::Tensor src = downloadable(self);
   const runtime::DeviceBufferPtr buffer = device_storage(src).buffer();
-  if (!buffer || !same_bytes(host, src)) return false;
+  if (!buffer || !same_bytes(host, src) || DryRun::current()) return false;
   auto done = std::make_shared<const pjrt::Event>(
       buffer->pjrt().to_host(host.mutable_data_ptr(), buffer->layout()->nbytes));
   // Both ends are held until then, whatever becomes of the tensors.
@@ -206,15 +225,15 @@ bool start_download(const at::Tensor& self, const at::Tensor& host) {
 constexpr size_t kMaxWholeDownload = size_t{1} << 16;
 
 // The tensor as a view of its whole base, brought to the host; undefined if that does not pay.
-at::Tensor download_base(const at::Tensor& src, const runtime::DeviceBuffer& buffer) {
-  const size_t nbytes = buffer.layout()->nbytes, item = src.itemsize();
+at::Tensor download_base(const at::Tensor& src, const runtime::DeviceBufferPtr& buffer) {
+  const size_t nbytes = buffer->layout()->nbytes, item = src.itemsize();
   const size_t reach = at::detail::computeStorageNbytes(src.sizes(), src.strides(), item,
                                                         static_cast<size_t>(src.storage_offset()));
   if (nbytes > std::max(kMaxWholeDownload, 2 * src.nbytes()) || reach > nbytes) return {};
   const at::Tensor bytes =
       at::detail::empty_cpu({static_cast<int64_t>(nbytes / item * item)}, at::kByte);
   if (nbytes != bytes.nbytes()) return {};
-  runtime::Runtime::get().to_host(buffer, bytes.mutable_data_ptr());
+  read_to_host(buffer, bytes.mutable_data_ptr());
   return bytes.view(src.scalar_type()).as_strided(src.sizes(), src.strides(), src.storage_offset());
 }
 
@@ -227,13 +246,13 @@ at::Tensor download(const at::Tensor& self, const at::Tensor* into) {
   const stablehlo::ElementType type = to_element_type(src.scalar_type());
   if (!whole_order(src) || (contents.buffer && contents.layout->type.dtype != type)) {
     if (contents.buffer) {
-      if (at::Tensor host = download_base(src, *contents.buffer); host.defined()) return host;
+      if (at::Tensor host = download_base(src, contents.buffer); host.defined()) return host;
     }
     src = src.clone(c10::MemoryFormat::Contiguous);
     contents = device_storage(src).contents();
     // A copy shares the memory where it can: then the elements keep the dtype they were stored by.
     if (contents.buffer && contents.layout->type.dtype != type) {
-      return download_base(src, *contents.buffer);
+      return download_base(src, contents.buffer);
     }
   }
   at::Tensor host;
@@ -244,7 +263,7 @@ at::Tensor download(const at::Tensor& self, const at::Tensor* into) {
     host = at::detail::empty_strided_cpu(src.sizes(), src.strides(), src.scalar_type());
   }
   if (contents.buffer) {
-    runtime::Runtime::get().to_host(*contents.buffer, host.mutable_data_ptr());
+    read_to_host(contents.buffer, host.mutable_data_ptr());
   } else if (host.nbytes() > 0) {
     std::memset(host.mutable_data_ptr(), 0, host.nbytes());  // an unfilled tensor
   }
@@ -275,6 +294,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
       if (self.numel() == 0) return self;
       at::Tensor target = self;
       host_to_device(target, src, non_blocking);
+      wait_if_debugging(self);
     } else {
       TORCH_CHECK(self.device().is_cpu(), "copy_: cannot copy from tpu to ", self.device());
       check_broadcast(self, src);

@@ -4,6 +4,7 @@
 
 #include <unordered_map>
 
+#include "eager/copy.h"
 #include "eager/device_context.h"
 #include "eager/device_storage.h"
 
@@ -17,6 +18,7 @@ constexpr size_t kMaxBytes = size_t{1} << 28;
 // The call's arguments with CPU tensors. What shares a storage still does, as overlaps are errors.
 class CpuArguments {
  public:
+  explicit CpuArguments(StandIn stand_in) : stand_in_(stand_in) {}
   c10::IValue operator()(const c10::IValue& value) {
     if (value.isTensor()) return tensor(value.toTensor());
     if (value.isTensorList()) {
@@ -40,6 +42,8 @@ class CpuArguments {
  private:
   at::Tensor tensor(const at::Tensor& t) {
     if (!is_tpu(t)) return t;
+    // Row-major: kernels for expanded indices check less.
+    if (stand_in_ == StandIn::kSameValues) return to_cpu(t).contiguous();
     const size_t size = t.storage().nbytes();
     at::Tensor& bytes = storages_[&device_storage(t)];
     if (!bytes.defined()) {
@@ -53,14 +57,16 @@ class CpuArguments {
     return at::Tensor(std::move(impl));
   }
 
+  const StandIn stand_in_;
   std::unordered_map<const DeviceStorage*, at::Tensor> storages_;
   size_t nbytes_ = 0;
 };
 
 }  // namespace
 
-void throw_as_cpu_does(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
-  CpuArguments on_cpu;
+void throw_as_cpu_does(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
+                       StandIn stand_in) {
+  CpuArguments on_cpu(stand_in);
   torch::jit::Stack stack;
   for (const c10::IValue& a : arguments) stack.push_back(on_cpu(a));
   if (on_cpu.nbytes() > kMaxBytes) return;

@@ -7,6 +7,7 @@
 #include "eager/copy.h"
 #include "eager/device_context.h"
 #include "eager/device_storage.h"
+#include "eager/dry_run.h"
 #include "eager/indexing.h"
 #include "eager/trace.h"
 
@@ -63,7 +64,12 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
 
 // The counts are needed on the host in any case: the index is made there.
 at::Tensor repeat_interleave(const at::Tensor& repeats, std::optional<int64_t> output_size) {
-  return to_tpu(at::repeat_interleave(to_cpu(repeats), output_size), repeats);
+  const at::Tensor counts = to_cpu(repeats);
+  if (output_size && DryRun::current() && counts.sum().item<int64_t>() != *output_size) {
+    // Counts that are not known: only their sum is.
+    return to_tpu(at::zeros({*output_size}, counts.options()), repeats);
+  }
+  return to_tpu(at::repeat_interleave(counts, output_size), repeats);
 }
 
 // unique needs the number of distinct values on the host before anything else can go on. The work

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "eager/device_context.h"
+#include "eager/dry_run.h"
 #include "eager/scalar_types.h"
 
 namespace torch_tpu::eager {
@@ -17,6 +18,9 @@ void delete_device_storage(void* context) {
 
 c10::DataPtr make_data_ptr(int device) {
   auto storage = std::make_unique<DeviceStorage>(device);
+  if (const DryRun* run = DryRun::current()) [[unlikely]] {
+    run->mark_made(*storage);
+  }
   auto* const address = reinterpret_cast<void*>(storage->address());
   return c10::DataPtr(address, storage.release(), &delete_device_storage,
                       c10::Device(kTpu, static_cast<c10::DeviceIndex>(device)));

@@ -16,7 +16,8 @@ namespace torch_tpu::eager {
 
 // What a storage holds at a moment.
 // - unfilled: neither buffer nor traced. Its bytes are undefined (torch.empty).
-// - filled: a buffer, whose row-major order is the order of the storage's elements.
+// - filled: a buffer, whose row-major order is the order of the storage's elements. The buffer of a
+//   dry run is hollow.
 // - traced: a value of a program under construction (see trace.h).
 // While a filled storage is lent, its buffer's memory belongs to a program about to run.
 struct Contents {
@@ -73,9 +74,22 @@ class DeviceStorage {
     const std::lock_guard lock(mutex_);
     contents_ = {};
   }
+  // What a dry run has put away comes back.
+  void restore(Contents contents) {
+    const std::lock_guard lock(mutex_);
+    contents_ = std::move(contents);
+  }
   int device() const { return device_; }
   // What PyTorch takes for the address of its bytes.
   uintptr_t address() const { return address_; }
+
+  // The last dry run that made this storage, or wrote to it and has put away what was there before
+  // (see dry_run.h). For the thread of that dry run.
+  struct DryRunMark {
+    uint32_t id = 0;
+    bool made_in_it = false;
+  };
+  DryRunMark dry_run;
 
  private:
   std::unique_lock<runtime::SpinLock> lock_settled() const {

@@ -2,7 +2,10 @@
 
 #include "eager/compile_call.h"
 #include "eager/cpu_error.h"
+#include "eager/debug_mode.h"
 #include "eager/device_context.h"
+#include "eager/dry_run.h"
+#include "eager/mode.h"
 #include "eager/program.h"
 #include "eager/trace.h"
 #include "pjrt/error.h"
@@ -21,7 +24,7 @@ std::span<const c10::IValue> arguments_of(const OperatorInfo& info,
   return {stack.data() + (stack.size() - info.arguments.size()), info.arguments.size()};
 }
 
-void run(const Program& program, const OperatorInfo& info, const c10::OperatorHandle& op,
+void run(const ProgramPtr& program, const OperatorInfo& info, const c10::OperatorHandle& op,
          CallState& state, torch::jit::Stack& stack);
 
 // Runs `body`. If it refuses the call, the error is the one of PyTorch's CPU kernel where there is
@@ -31,7 +34,7 @@ auto refusing_as_cpu_does(const c10::OperatorHandle& op, std::span<const c10::IV
                           Body&& body) -> decltype(body()) {
   try {
     return body();
-  } catch (const OutputsResized&) {
+  } catch (const GatherAgain&) {
     throw;
   } catch (const TraceAborted&) {
     throw;
@@ -63,18 +66,18 @@ void find_and_run(const OperatorInfo& info, const c10::OperatorHandle& op, bool 
     };
     try {
       program = compile();
-    } catch (const OutputsResized&) {
+    } catch (const GatherAgain&) {
       gather(info, arguments_of(info, stack), all_known, *state);
       program = compile();
     }
     store_program(state->key, program);
   }
-  run(*program, info, op, *state, stack);
+  run(program, info, op, *state, stack);
 }
 
-void run(const Program& program, const OperatorInfo& info, const c10::OperatorHandle& op,
+void run(const ProgramPtr& program, const OperatorInfo& info, const c10::OperatorHandle& op,
          CallState& state, torch::jit::Stack& stack) {
-  switch (program.kind) {
+  switch (program->kind) {
     case Program::Kind::kCompiled:
       run_program(program, state, info.arguments.size(), stack);
       return;
@@ -139,6 +142,8 @@ void rethrow_as_torch_error(const char* what) {
     TORCH_CHECK(false, e.what());
   } catch (const runtime::CompileError& e) {
     TORCH_CHECK(false, e.what());
+  } catch (const std::invalid_argument& e) {
+    TORCH_CHECK_VALUE(false, e.what());  // an environment variable that makes no sense
   } catch (const stablehlo::BuildError& e) {
     TORCH_CHECK(false, what, ": ", e.what());
   } catch (const lowering::Unsupported& e) {
@@ -154,6 +159,11 @@ void dispatch(const OperatorInfo& info, const c10::OperatorHandle& op, torch::ji
       return;
     }
     runtime::statistics().ops.fetch_add(1, std::memory_order_relaxed);
+    if (current_mode() == EagerMode::kDeferNeverAndLaunchBlocking && !DryRun::current())
+        [[unlikely]] {
+      debug_call(info, op, stack, [&] { find_and_run(info, op, false, stack); });
+      return;
+    }
     find_and_run(info, op, false, stack);
   } catch (const TraceAborted&) {
     throw;

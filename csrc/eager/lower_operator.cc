@@ -451,7 +451,7 @@ std::optional<torch::jit::Stack> check_call(const OperatorInfo& info, const c10:
     if (out.strides() != wanted.strides()) out.as_strided_(wanted.sizes(), wanted.strides());
     resized = true;
   }
-  if (resized) throw OutputsResized{};
+  if (resized) throw GatherAgain{};
   return meta;
 }
 

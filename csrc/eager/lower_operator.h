@@ -48,10 +48,10 @@ struct LoweredCall {
 };
 
 // Thrown after out= tensors were resized: gather the call again.
-struct OutputsResized {};
+struct GatherAgain {};
 
 // What the results are, by PyTorch's meta kernel: nullopt when there is none. Wrong arguments throw
-// PyTorch's own errors; out= tensors of another size are resized, which throws OutputsResized.
+// PyTorch's own errors; out= tensors of another size are resized, which throws GatherAgain.
 std::optional<torch::jit::Stack> check_call(const OperatorInfo& info, const c10::OperatorHandle& op,
                                             std::span<const c10::IValue> arguments);
 

@@ -133,6 +133,8 @@ void count_starts(const OperatorInfo& info, const CallState& state) {
   all.epoch.fetch_add(1, std::memory_order_release);
 }
 
+uint64_t moving_views_epoch() { return signatures().epoch.load(std::memory_order_relaxed); }
+
 void keep_views_still(const CallState& state) {
   Signatures& all = signatures();
   const std::lock_guard lock(all.mutex);

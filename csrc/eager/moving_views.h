@@ -15,6 +15,9 @@ void let_views_move(CallState& state);
 // A call with this (unmoved) signature was compiled.
 void count_starts(const OperatorInfo& info, const CallState& state);
 
+// Grows whenever calls that were compiled before may from now on need another program.
+uint64_t moving_views_epoch();
+
 // Signatures without starts are not to be used for this call: something could not be lowered.
 void keep_views_still(const CallState& state);
 

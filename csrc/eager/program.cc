@@ -7,9 +7,14 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "cache/program_cache.h"
 #include "eager/device_context.h"
+#include "eager/dry_run.h"
+#include "eager/fusion_graph.h"
 #include "eager/generator.h"
+#include "eager/mode.h"
 #include "pjrt/error.h"
+#include "runtime/batch.h"
 #include "runtime/runtime.h"
 #include "runtime/statistics.h"
 
@@ -45,6 +50,7 @@ using Table = std::unordered_map<Key, ProgramPtr, KeyHash, KeyEqual>;
 struct GlobalTable {
   std::mutex mutex;
   Table programs;
+  size_t bytes = 0;
   std::atomic<uint64_t> epoch{0};
   std::atomic<uint64_t> stored{0};  // the clock of Program::last_used
 };
@@ -96,11 +102,15 @@ void evict(GlobalTable& table) {
   const auto quarter = by_age.begin() + static_cast<std::ptrdiff_t>(by_age.size() / 4);
   std::nth_element(by_age.begin(), quarter, by_age.end());
   for (auto it = by_age.begin(); it != quarter; ++it) {
-    table.programs.erase(table.programs.find(*it->second));
+    const auto found = table.programs.find(*it->second);
+    table.bytes -= found->second->bytes;
+    table.programs.erase(found);
   }
   table.epoch.fetch_add(1, std::memory_order_release);  // the threads' own copies go as well
 }
 
+// Not dropped for their size: a quarter of them is none.
+constexpr size_t kFewPrograms = 4;
 // How many numbers a thread keeps on the device.
 constexpr size_t kMaxNumbers = 4096;
 
@@ -129,8 +139,20 @@ void store_program(KeyView key, const ProgramPtr& program) {
   GlobalTable& table = global();
   const std::lock_guard lock(table.mutex);
   mark_used(*program, table.stored.fetch_add(1) + 1);
-  table.programs.insert_or_assign(Key(key.begin(), key.end()), program);
-  if (table.programs.size() > max_programs()) evict(table);
+  ProgramPtr& entry = table.programs[Key(key.begin(), key.end())];
+  if (entry) table.bytes -= entry->bytes;
+  entry = program;
+  table.bytes += program->bytes;
+  const size_t limit = cache::ProgramCache::get().settings().memory_bytes;
+  if (table.programs.size() > max_programs() ||
+      (limit != 0 && table.bytes > limit && table.programs.size() > kFewPrograms)) {
+    evict(table);
+  }
+}
+
+uint64_t next_program_id() {
+  static std::atomic<uint64_t> ids{0};
+  return ids.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
 size_t max_programs() {
@@ -142,6 +164,19 @@ void clear_programs() {
   GlobalTable& table = global();
   const std::lock_guard lock(table.mutex);
   table.programs.clear();
+  table.bytes = 0;
+  table.epoch.fetch_add(1, std::memory_order_release);
+}
+
+void forget_failed_programs() {
+  GlobalTable& table = global();
+  const std::lock_guard lock(table.mutex);
+  std::erase_if(table.programs, [&](const Table::value_type& entry) {
+    const runtime::CompiledProgramPtr& executable = entry.second->executable;
+    if (!executable || !executable->settled() || executable->ready()) return false;
+    table.bytes -= entry.second->bytes;
+    return true;
+  });
   table.epoch.fetch_add(1, std::memory_order_release);
 }
 
@@ -164,6 +199,14 @@ runtime::DeviceBufferPtr number_buffer(const NumberOperand& number, int device) 
   buffer->given_away();  // memory_allocated() counts what tensors hold, and that alone
   cache.emplace(number, buffer);
   return buffer;
+}
+
+runtime::DeviceBufferPtr random_buffer(const Program& program, const CallState& state) {
+  const auto [seed, offset] = reserve_random(state.generator, state.device, program.random_count);
+  const std::array<uint64_t, 2> words{seed, offset};
+  static const runtime::Layout* const layout =
+      runtime::intern_layout({stablehlo::ElementType::kU64, {2}});
+  return runtime::Runtime::get().to_device(words.data(), layout, state.device);
 }
 
 std::string live_memory(int device) {
@@ -218,67 +261,84 @@ class Loans {
   c10::SmallVector<Loan, 4> loans_;
 };
 
+// Runs the executable and binds its results to the storages that are written.
+void execute(const Program& program, const CallState& state, BufferList& results) {
+  const int device = state.device;
+  runtime::Runtime& rt = runtime::Runtime::get();
+  const pjrt::Executable& executable = program.executable->executable();
+  c10::SmallVector<PJRT_Buffer*, 16> args;
+  c10::SmallVector<runtime::DeviceBufferPtr, 4> keep;
+  c10::SmallVector<int64_t, 8> not_donatable;
+  size_t new_bytes = program.output_bytes;
+  for (const Program::Parameter& p : program.parameters) {
+    switch (p.kind) {
+      case Program::Parameter::Kind::kStorage: {
+        const Contents& contents = state.contents[p.index];
+        PJRT_Buffer* const handle = contents.buffer->handle();
+        if (handle == nullptr) [[unlikely]] {
+          runtime::DeviceBuffer::refuse_hollow();
+        }
+        args.push_back(handle);
+        break;
+      }
+      case Program::Parameter::Kind::kNumber:
+        keep.push_back(number_buffer(state.numbers[p.index], device));
+        args.push_back(keep.back()->handle());
+        break;
+      case Program::Parameter::Kind::kRandom:
+        keep.push_back(random_buffer(program, state));
+        args.push_back(keep.back()->handle());
+        break;
+    }
+  }
+  // Last of all: other threads wait for what is lent.
+  Loans loans;
+  for (size_t i = 0; i < program.parameters.size(); ++i) {
+    const Program::Parameter& p = program.parameters[i];
+    if (!p.donated) continue;
+    const Contents& contents = state.contents[p.index];
+    if (loans.lend(*state.storages[p.index], contents.buffer)) {
+      new_bytes -= contents.layout->nbytes;
+    } else {
+      not_donatable.push_back(static_cast<int64_t>(i));
+    }
+  }
+  check_memory(device, new_bytes, "a program's results");
+  c10::SmallVector<PJRT_Buffer*, 8> outputs(program.outputs.size(), nullptr);
+  executable.execute(args.data(), args.size(), outputs.data(), not_donatable,
+                     rt.device(device).handle);
+  runtime::statistics().programs.fetch_add(1, std::memory_order_relaxed);
+  loans.taken();
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    results.push_back(std::make_shared<const runtime::DeviceBuffer>(
+        pjrt::Buffer::adopt(rt.client().api(), outputs[i]), program.outputs[i].layout, device));
+  }
+  for (size_t i = 0; i < results.size(); ++i) {
+    const int slot = program.outputs[i].slot;
+    if (slot >= 0) state.storages[static_cast<size_t>(slot)]->set(results[i]);
+  }
+  if (!results.empty()) runtime::record_work(device, current_stream(device), results[0]);
+}
+
 }  // namespace
 
-void run_program(const Program& program, CallState& state, size_t num_arguments,
+void run_program(const ProgramPtr& shared, CallState& state, size_t num_arguments,
                  torch::jit::Stack& stack) {
+  const Program& program = *shared;
   const int device = state.device;
-  c10::SmallVector<runtime::DeviceBufferPtr, 8> results;
+  BufferList results;
   if (program.executable) {
-    runtime::Runtime& rt = runtime::Runtime::get();
-    c10::SmallVector<PJRT_Buffer*, 16> args;
-    c10::SmallVector<runtime::DeviceBufferPtr, 4> keep;
-    c10::SmallVector<int64_t, 8> not_donatable;
-    size_t new_bytes = program.output_bytes;
-    for (const Program::Parameter& p : program.parameters) {
-      switch (p.kind) {
-        case Program::Parameter::Kind::kStorage: {
-          const Contents& contents = state.contents[p.index];
-          args.push_back(contents.buffer->handle());
-          break;
-        }
-        case Program::Parameter::Kind::kNumber:
-          keep.push_back(number_buffer(state.numbers[p.index], device));
-          args.push_back(keep.back()->handle());
-          break;
-        case Program::Parameter::Kind::kRandom: {
-          const auto [seed, offset] = reserve_random(state.generator, device, program.random_count);
-          const std::array<uint64_t, 2> words{seed, offset};
-          static const runtime::Layout* const layout =
-              runtime::intern_layout({stablehlo::ElementType::kU64, {2}});
-          keep.push_back(rt.to_device(words.data(), layout, device));
-          args.push_back(keep.back()->handle());
-          break;
-        }
-      }
+    const EagerMode mode = current_mode();
+    if (DryRun* const run = DryRun::current()) [[unlikely]] {
+      run->run(program, state, results);
+    } else if (mode == EagerMode::kDeferAndFuse) {
+      record_call(shared, state, results);
+    } else if ((program.executable->ready() && runtime::queue_is_empty(device)) ||
+               mode == EagerMode::kDeferNeverAndLaunchBlocking) [[likely]] {
+      execute(program, state, results);
+    } else {
+      enqueue_call(shared, state, results);
     }
-    // Last of all: other threads wait for what is lent.
-    Loans loans;
-    for (size_t i = 0; i < program.parameters.size(); ++i) {
-      const Program::Parameter& p = program.parameters[i];
-      if (!p.donated) continue;
-      const Contents& contents = state.contents[p.index];
-      if (loans.lend(*state.storages[p.index], contents.buffer)) {
-        new_bytes -= contents.layout->nbytes;
-      } else {
-        not_donatable.push_back(static_cast<int64_t>(i));
-      }
-    }
-    check_memory(device, new_bytes, "a program's results");
-    c10::SmallVector<PJRT_Buffer*, 8> outputs(program.outputs.size(), nullptr);
-    program.executable->execute(args.data(), args.size(), outputs.data(), not_donatable,
-                                rt.device(device).handle);
-    runtime::statistics().programs.fetch_add(1, std::memory_order_relaxed);
-    loans.taken();
-    for (size_t i = 0; i < outputs.size(); ++i) {
-      results.push_back(std::make_shared<const runtime::DeviceBuffer>(
-          pjrt::Buffer::adopt(rt.client().api(), outputs[i]), program.outputs[i].layout, device));
-    }
-    for (size_t i = 0; i < results.size(); ++i) {
-      const int slot = program.outputs[i].slot;
-      if (slot >= 0) state.storages[static_cast<size_t>(slot)]->set(results[i]);
-    }
-    if (!results.empty()) runtime::record_work(device, current_stream(device), results[0]);
   }
 
   const auto new_tensor = [&](const Program::NewTensor& t) {

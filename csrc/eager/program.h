@@ -10,9 +10,11 @@
 
 #include "eager/call_return.h"
 #include "eager/call_state.h"
-#include "pjrt/executable.h"
+#include "runtime/compiled_program.h"
 
 namespace torch_tpu::eager {
+
+uint64_t next_program_id();
 
 struct Program {
   // How calls of this signature are served.
@@ -39,7 +41,10 @@ struct Program {
   };
 
   Kind kind = Kind::kCompiled;
-  std::shared_ptr<pjrt::Executable> executable;  // null when nothing is computed
+  uint64_t id = next_program_id();         // no other program of the process has it
+  bool by_rule = false;                    // and not by tracing a decomposition
+  runtime::CompiledProgramPtr executable;  // null when nothing is computed
+  size_t bytes = 0;                        // that it counts for among the programs in memory
   std::vector<Parameter> parameters;
   std::vector<Output> outputs;
   std::vector<NewTensor> tensors;
@@ -54,22 +59,28 @@ struct Program {
 using ProgramPtr = std::shared_ptr<const Program>;
 
 // Signatures to programs. Each thread keeps its own copy of what it used, so a hit takes no lock.
-// Beyond max_programs() the quarter that has not been used for longest is dropped: every loaded
-// program of a CPU plugin takes about ten memory mappings, of which a process has 65,530.
+// Beyond max_programs(), or the bytes that settings allow, the quarter that has not been used for
+// longest is dropped: every loaded program of a CPU plugin takes about ten memory mappings, of
+// which a process has 65,530.
 ProgramPtr find_program(std::span<const uint64_t> key);
 void store_program(std::span<const uint64_t> key, const ProgramPtr& program);
 void clear_programs();
+// Drops the programs that could not be compiled in the background: they are tried again.
+void forget_failed_programs();
 size_t program_count();
 // TORCH_TPU_MAX_PROGRAMS, 4096 by default.
 size_t max_programs();
 
 // Runs a compiled program for the gathered call and replaces the arguments on the stack by the
 // returns.
-void run_program(const Program& program, CallState& state, size_t num_arguments,
+void run_program(const ProgramPtr& program, CallState& state, size_t num_arguments,
                  torch::jit::Stack& stack);
 
 // A device array holding the number, from a per-thread cache.
 runtime::DeviceBufferPtr number_buffer(const NumberOperand& number, int device);
+
+// Draws the program's random numbers and gives (seed, offset) as a device array, u64[2].
+runtime::DeviceBufferPtr random_buffer(const Program& program, const CallState& state);
 
 // What takes the device's memory, for an out-of-memory message.
 std::string live_memory(int device);

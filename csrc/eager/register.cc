@@ -8,6 +8,7 @@
 #include "eager/dispatch.h"
 #include "eager/factories.h"
 #include "eager/filling.h"
+#include "eager/value_checks.h"
 #include "eager/view_ops.h"
 
 namespace torch_tpu::eager {
@@ -63,6 +64,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
   register_data_dependent(m);
   register_filling(m);
+  register_value_checks(m);
   register_rules(m);
 }
 

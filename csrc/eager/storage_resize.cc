@@ -1,6 +1,7 @@
 #include "eager/storage_resize.h"
 
 #include "eager/device_storage.h"
+#include "eager/dry_run.h"
 #include "eager/scalar_types.h"
 
 namespace torch_tpu::eager {
@@ -9,8 +10,11 @@ void resize_storage(const c10::Storage& storage, size_t nbytes) {
   c10::StorageImpl* impl = storage.unsafeGetStorageImpl();
   TORCH_CHECK(impl->resizable(), "Trying to resize storage that is not resizable");
   DeviceStorage& slot = device_storage(*impl);
+  if (DryRun* run = DryRun::current()) [[unlikely]] {
+    run->before_resize(storage);
+  }
   const Contents old = slot.contents();
-  if (nbytes == 0) {
+  if (nbytes == 0 || (old.filled() && old.layout->numel == 0)) {
     slot.clear();
   } else if (old.filled() && nbytes > old.layout->nbytes) {
     // The old elements at the front of a larger array.

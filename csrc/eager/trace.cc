@@ -66,7 +66,7 @@ void Trace::call(const OperatorInfo& info, const c10::OperatorHandle& op,
   LoweredCall lowered;
   try {
     lowered = lower_operator(info, op, arguments, *this);
-  } catch (const OutputsResized&) {
+  } catch (const GatherAgain&) {
     lowered = lower_operator(info, op, arguments, *this);
   }
   for (const auto& [storage, value] : lowered.writes) storage->set_traced(value);

@@ -31,6 +31,10 @@ class Trace : public LoweringInputs {
   const OperatorInfo* calls_itself() const { return calls_itself_; }
   void set_calls_itself(const OperatorInfo& info) { calls_itself_ = &info; }
 
+  // Whether code took part that another process may not have: a user's own decomposition.
+  bool is_private() const { return private_; }
+  void set_private() { private_ = true; }
+
   // A tensor over a new storage that stands for `base`.
   at::Tensor placeholder(stablehlo::Value base, const at::Tensor& like);
 
@@ -44,6 +48,7 @@ class Trace : public LoweringInputs {
   stablehlo::Value random_state_;
   int64_t random_count_ = 0;
   const OperatorInfo* calls_itself_ = nullptr;
+  bool private_ = false;
 };
 
 // Makes the trace current for this thread.

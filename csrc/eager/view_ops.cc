@@ -13,6 +13,7 @@
 #include "eager/copy.h"
 #include "eager/device_context.h"
 #include "eager/device_storage.h"
+#include "eager/dry_run.h"
 #include "eager/storage_resize.h"
 #include "eager/trace.h"
 
@@ -36,6 +37,7 @@ void reinterpret_bytes(const at::Tensor& self) {
   if (!contents.buffer || contents.layout->type.dtype != stablehlo::ElementType::kU8) return;
   at::Tensor typed = at::empty_like(self);
   copy_on_device(typed, self);
+  before_write(storage);
   storage.set(device_storage(typed).buffer());
 }
 

@@ -4,18 +4,25 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <optional>
 
-#include "cache/program_directory.h"
+#include "cache/program_cache.h"
 #include "pjrt/error.h"
+#include "runtime/compile_pool.h"
+#include "runtime/compile_progress.h"
+#include "runtime/host_cpu.h"
+#include "runtime/program_history.h"
+#include "runtime/program_registry.h"
 #include "runtime/runtime.h"
 #include "runtime/statistics.h"
 
 namespace torch_tpu::runtime {
 
 namespace {
+
+using Clock = std::chrono::steady_clock;
 
 std::string write_program(const std::string& text) {
   static std::atomic<int> counter{0};
@@ -28,67 +35,175 @@ std::string write_program(const std::string& text) {
   return file ? path.string() : "(the program could not be written to " + path.string() + ")";
 }
 
-// The directory of this plugin's programs; null when caching is off.
-const cache::ProgramDirectory* directory() {
-  static const std::unique_ptr<const cache::ProgramDirectory> d =
-      []() -> std::unique_ptr<const cache::ProgramDirectory> {
-    const std::optional<std::filesystem::path> root = cache::default_root();
-    if (!root) return nullptr;
-    const Runtime& runtime = Runtime::get();
-    std::string scope = runtime.client().plugin()->identity() + "\n" + runtime.platform();
-    if (runtime.is_cpu()) scope += "\n" + cache::host_identity();
-    return std::make_unique<const cache::ProgramDirectory>(*root, scope);
-  }();
-  return d.get();
-}
-
-std::shared_ptr<pjrt::Executable> load(const std::string& source) {
-  if (!directory()) return nullptr;
-  const std::optional<std::string> bytes = directory()->load(source);
-  if (!bytes) return nullptr;
-  try {
-    std::shared_ptr<pjrt::Executable> executable = Runtime::get().client().deserialize(*bytes);
-    statistics().loads.fetch_add(1, std::memory_order_relaxed);
-    return executable;
-  } catch (const pjrt::Error&) {
-    return nullptr;  // written by something incompatible after all: compile it again
-  }
-}
-
-void store(const std::string& source, const pjrt::Executable& executable) {
-  if (!directory()) return;
-  try {
-    directory()->store(source, executable.serialize());
-  } catch (const pjrt::Error&) {
-    // A plugin without serialization: nothing to keep.
-  }
+void add_time(std::atomic<int64_t>& total, Clock::time_point start) {
+  const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
+  total.fetch_add(spent.count(), std::memory_order_relaxed);
 }
 
 }  // namespace
 
-std::shared_ptr<pjrt::Executable> compile(const std::string& stablehlo_text,
-                                          const std::string& what) {
-  const auto start = std::chrono::steady_clock::now();
-  Runtime& runtime = Runtime::get();  // what fails here is not the compiler's fault
-  try {
-    pjrt::CompileOptions options;
+const std::string& program_scope() {
+  static const std::string scope = [] {
+    Runtime& runtime = Runtime::get();
+    std::string s = "plugin: " + runtime.client().plugin()->identity() +
+                    "\nplatform: " + runtime.platform() +
+                    "\ndevice kind: " + runtime.device(0).kind +
+                    "\ndevices: " + std::to_string(runtime.num_devices()) + "\n";
+    if (runtime.is_cpu()) s += "cpu: " + host_cpu_identity() + "\n";
+    return s;
+  }();
+  return scope;
+}
+
+namespace {
+
+const pjrt::CompileOptions& compile_options() {
+  static const pjrt::CompileOptions options = [] {
+    pjrt::CompileOptions o;
     // XLA's CPU compiler otherwise drops NaN in maximum and minimum.
-    if (runtime.is_cpu()) options.env_overrides["xla_cpu_enable_fast_min_max"] = false;
-    const std::string source = options.serialize() + stablehlo_text;
-    if (std::shared_ptr<pjrt::Executable> loaded = load(source)) return loaded;
-    std::shared_ptr<pjrt::Executable> executable =
-        runtime.client().compile(stablehlo_text, options);
-    store(source, *executable);
-    const auto spent = std::chrono::steady_clock::now() - start;
-    Statistics& s = statistics();
-    s.compiles.fetch_add(1, std::memory_order_relaxed);
-    s.compile_ns.fetch_add(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count(),
-                           std::memory_order_relaxed);
-    return executable;
-  } catch (const pjrt::Error& error) {
-    throw CompileError(what + ": the compiler refused the program, which was written to " +
-                       write_program(stablehlo_text) + "\n" + error.what());
+    if (Runtime::get().is_cpu()) o.env_overrides["xla_cpu_enable_fast_min_max"] = false;
+    return o;
+  }();
+  return options;
+}
+
+cache::EntryKey key_of(const std::string& text) {
+  const std::string options = compile_options().serialize();
+  const uint64_t size = options.size();
+  std::string material(reinterpret_cast<const char*>(&size), sizeof size);
+  material += options;
+  material += text;
+  return {cache::EntryKind::kProgram, program_scope(), std::move(material)};
+}
+
+cache::ProgramCache& program_cache() { return cache::ProgramCache::get(); }
+
+// Settles one program.
+class Job : public std::enable_shared_from_this<Job> {
+ public:
+  explicit Job(CompiledProgramPtr target)
+      : target_(std::move(target)), key_(key_of(target_->text())) {}
+
+  void run() {
+    if (!load_or_claim()) compile();
   }
+
+ private:
+  // False: no tier has it, and the claim is ours.
+  bool load_or_claim() {
+    // Again after a hit the plugin refused: it has been dropped.
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      cache::FindOrClaim found = program_cache().find_or_claim(key_);
+      if (!found.hit) {
+        claim_ = std::move(found.claim);
+        return false;
+      }
+      if (load(*found.hit)) return true;
+    }
+    return false;
+  }
+
+  bool load(const cache::Hit& hit) noexcept {
+    const std::string_view bytes = hit.payload.bytes();
+    try {
+      const Clock::time_point start = Clock::now();
+      std::shared_ptr<pjrt::Executable> executable = Runtime::get().client().deserialize(bytes);
+      add_time(statistics().load_ns, start);
+      ProgramHistory::get().add(target_->what(), /*compiled=*/false, Clock::now() - start);
+      statistics().loads.fetch_add(1, std::memory_order_relaxed);
+      target_->set(std::move(executable), bytes.size(), 0);
+      return true;
+    } catch (const std::exception& error) {
+      program_cache().drop(key_, error.what());
+      return false;
+    }
+  }
+
+  void compile() {
+    if (!claim_ || !claim_->reading()) {
+      compile_here();
+      claim_.reset();  // other processes may go on
+      return;
+    }
+    // A slow tier is still reading: whichever is first. The claim is held until both have ended.
+    const auto self = shared_from_this();
+    run_in_compile_pool([self] {
+      try {
+        self->compile_here();
+      } catch (...) {
+        self->target_->fail(std::current_exception());
+      }
+    });
+    claim_->on_read([self](const cache::Lookup& late) {
+      if (late && !self->target_->settled()) self->load(*late.hit);
+    });
+  }
+
+  void compile_here() {
+    if (target_->settled()) return;
+    const Clock::time_point start = Clock::now();
+    std::shared_ptr<pjrt::Executable> executable;
+    try {
+      const CompileProgress progress(target_->what(), target_->text());
+      executable = Runtime::get().client().compile(target_->text(), compile_options());
+    } catch (const pjrt::Error& error) {
+      throw CompileError(target_->what() +
+                         ": the compiler refused the program, which was written to " +
+                         write_program(target_->text()) + "\n" + error.what());
+    }
+    statistics().compiles.fetch_add(1, std::memory_order_relaxed);
+    add_time(statistics().compile_ns, start);
+    ProgramHistory::get().add(target_->what(), /*compiled=*/true, Clock::now() - start);
+    const std::chrono::duration<double> spent = Clock::now() - start;
+    target_->set(executable, store(*executable), spent.count());
+  }
+
+  // Its size; 0 from a plugin that cannot write it down.
+  size_t store(const pjrt::Executable& executable) noexcept {
+    try {
+      const std::string bytes = executable.serialize();
+      program_cache().store(key_, bytes);
+      return bytes.size();
+    } catch (const std::exception&) {
+      return 0;
+    }
+  }
+
+  const CompiledProgramPtr target_;
+  const cache::EntryKey key_;
+  std::optional<cache::Claim> claim_;
+};
+
+}  // namespace
+
+CompiledProgramPtr prepare(std::string stablehlo_text, std::string what) {
+  return ProgramRegistry::get().find_or_add(std::move(stablehlo_text), std::move(what));
+}
+
+CompiledProgramPtr compile(std::string stablehlo_text, std::string what) {
+  CompiledProgramPtr program = prepare(std::move(stablehlo_text), std::move(what));
+  static_cast<void>(program->executable());
+  return program;
+}
+
+CompiledProgramPtr compile_in_background(std::string stablehlo_text, std::string what) {
+  CompiledProgramPtr program = prepare(std::move(stablehlo_text), std::move(what));
+  program->begin_in_background();
+  return program;
+}
+
+void settle(const CompiledProgramPtr& program) noexcept {
+  try {
+    std::make_shared<Job>(program)->run();
+  } catch (...) {
+    program->fail(std::current_exception());
+  }
+}
+
+void finish_compiling() {
+  if (!Runtime::initialized()) return;
+  finish_compile_pool();
+  cache::ProgramCache::get().flush(std::chrono::seconds(10));
 }
 
 }  // namespace torch_tpu::runtime

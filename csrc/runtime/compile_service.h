@@ -1,10 +1,10 @@
-// Compiles programs for the process's client, through the cache directory.
+// Compiles programs for the process's client: each once, through the compilation cache.
 #pragma once
 
-#include <memory>
+#include <stdexcept>
 #include <string>
 
-#include "pjrt/executable.h"
+#include "runtime/compiled_program.h"
 
 namespace torch_tpu::runtime {
 
@@ -15,8 +15,25 @@ class CompileError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// `what` names the operation and its signature, for the error message. Thread-safe; blocks.
-std::shared_ptr<pjrt::Executable> compile(const std::string& stablehlo_text,
-                                          const std::string& what);
+// The program for a text, to be compiled when its executable is first asked for. The same text
+// gives the same program while somebody holds it. `what` names the operation and its signature,
+// for messages. Thread-safe.
+CompiledProgramPtr prepare(std::string stablehlo_text, std::string what);
+
+// Ready to run: from memory, the cache, or compiled on this thread. Callers that ask for the same
+// text at the same time share one compile. Throws CompileError.
+CompiledProgramPtr compile(std::string stablehlo_text, std::string what);
+// The same by the compile pool, without waiting. Errors come out of executable().
+CompiledProgramPtr compile_in_background(std::string stablehlo_text, std::string what);
+
+// Loads or compiles; for CompiledProgram, which sees to it that this is done once.
+void settle(const CompiledProgramPtr& program) noexcept;
+
+// What every program of this process depends on, as lines of text for people who list the cache
+// (see cache::EntryKey). Starts the device.
+const std::string& program_scope();
+
+// Waits for what the cache still writes and the pool compiles: at the end of the process.
+void finish_compiling();
 
 }  // namespace torch_tpu::runtime

@@ -1,5 +1,6 @@
 #include "runtime/device_buffer.h"
 
+#include "pjrt/error.h"
 #include "runtime/runtime.h"
 #include "runtime/work_queue.h"
 
@@ -9,6 +10,26 @@ void DeviceBuffer::given_away() const {
   if (!counted_.exchange(false, std::memory_order_relaxed)) return;
   layout_->live.fetch_sub(1, std::memory_order_relaxed);
   memory_counters(device_).remove(static_cast<int64_t>(layout_->nbytes));
+}
+
+PJRT_Buffer* DeviceBuffer::wait() const {
+  source_->demand();
+  return handle_.load(std::memory_order_acquire);
+}
+
+void DeviceBuffer::fulfil(pjrt::Buffer array) const {
+  buffer_ = std::move(array);
+  memory_counters(device_).add(static_cast<int64_t>(layout_->nbytes));
+  layout_->live.fetch_add(1, std::memory_order_relaxed);
+  counted_.store(true, std::memory_order_relaxed);
+  handle_.store(buffer_.handle(), std::memory_order_release);
+}
+
+void DeviceBuffer::refuse_hollow() {
+  throw pjrt::Error(PJRT_Error_Code_FAILED_PRECONDITION,
+                    "expected a tensor with data, got one that was made by torch.tpu.warmup and "
+                    "holds no data: warmup computes nothing. Make the tensor again, outside of the "
+                    "call that was warmed up");
 }
 
 DeviceBuffer::~DeviceBuffer() {

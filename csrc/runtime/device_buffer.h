@@ -1,4 +1,4 @@
-// A value on a device: an immutable array, perhaps still being computed.
+// A value on a device: an immutable array, perhaps still to be computed, perhaps left out.
 #pragma once
 
 #include <atomic>
@@ -10,31 +10,77 @@
 
 namespace torch_tpu::runtime {
 
+// Where the arrays of buffers come from that do not have them yet.
+class PendingValue {
+ public:
+  virtual ~PendingValue() = default;
+  // Sees to it that the arrays are made, and waits until they are there. Throws what went wrong.
+  virtual void demand() const = 0;
+};
+
+// Where an operation or value stands in a graph that is being recorded (eager/fusion_graph.h);
+// guarded by that graph's lock.
+struct GraphPlace {
+  uint64_t graph = 0;
+  uint32_t code = 0;
+};
+
 // Immutable and shared: two storages with the same contents (after clone()) share one. Its memory
-// counts from construction until it is given away or destroyed.
+// counts from the time it has its array until it is given away or destroyed.
 class DeviceBuffer {
  public:
   DeviceBuffer(pjrt::Buffer buffer, const Layout* layout, int device)
-      : buffer_(std::move(buffer)), layout_(layout), device_(device) {
+      : buffer_(std::move(buffer)), handle_(buffer_.handle()), layout_(layout), device_(device) {
     memory_counters(device_).add(static_cast<int64_t>(layout_->nbytes));
     layout_->live.fetch_add(1, std::memory_order_relaxed);
   }
+  // One whose array is made later: fulfil() gives it. Whoever asks before waits.
+  DeviceBuffer(std::shared_ptr<const PendingValue> source, const Layout* layout, int device)
+      : source_(std::move(source)), layout_(layout), device_(device), counted_(false) {}
+  // A hollow one: it has a layout but no array, since a dry run computes nothing. It takes no
+  // memory, and must not be read.
+  DeviceBuffer(const Layout* layout, int device)
+      : layout_(layout), device_(device), counted_(false) {}
   ~DeviceBuffer();
   // The array was donated: its memory is a program's result now, and is counted there.
   void given_away() const;
   DeviceBuffer(const DeviceBuffer&) = delete;
   DeviceBuffer& operator=(const DeviceBuffer&) = delete;
 
-  const pjrt::Buffer& pjrt() const { return buffer_; }
-  PJRT_Buffer* handle() const { return buffer_.handle(); }
+  bool is_hollow() const { return !has_array() && !source_; }
+  bool has_array() const { return handle_.load(std::memory_order_acquire) != nullptr; }
+  // Waits for the array. Throws pjrt::Error for a hollow one, and what its making threw.
+  const pjrt::Buffer& pjrt() const {
+    if (handle() == nullptr) [[unlikely]] {
+      refuse_hollow();
+    }
+    return buffer_;
+  }
+  // Waits for the array, like pjrt(). Null for a hollow one.
+  PJRT_Buffer* handle() const {
+    if (PJRT_Buffer* const h = handle_.load(std::memory_order_acquire)) [[likely]] {
+      return h;
+    }
+    return source_ ? wait() : nullptr;
+  }
+  // Once, by the source.
+  void fulfil(pjrt::Buffer array) const;
+  // Throws what pjrt() throws for a hollow one.
+  [[noreturn]] static void refuse_hollow();
   const Layout* layout() const { return layout_; }
   int device() const { return device_; }
+  GraphPlace& place() const { return place_; }
 
  private:
-  pjrt::Buffer buffer_;
+  PJRT_Buffer* wait() const;
+
+  mutable pjrt::Buffer buffer_;
+  mutable std::atomic<PJRT_Buffer*> handle_{nullptr};  // of buffer_, once it may be used
+  std::shared_ptr<const PendingValue> source_;
   const Layout* layout_;
   int device_;
-  mutable std::atomic<bool> counted_{true};
+  mutable GraphPlace place_;
+  mutable std::atomic<bool> counted_{true};  // among the live arrays
 };
 
 using DeviceBufferPtr = std::shared_ptr<const DeviceBuffer>;

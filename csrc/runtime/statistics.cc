@@ -18,7 +18,8 @@ std::map<std::string, int64_t> Statistics::fallbacks() const {
 }
 
 void Statistics::reset() {
-  for (std::atomic<int64_t>* c : {&ops, &programs, &compiles, &loads, &cache_hits, &compile_ns}) {
+  for (std::atomic<int64_t>* c :
+       {&ops, &programs, &compiles, &loads, &cache_hits, &compile_ns, &load_ns}) {
     c->store(0);
   }
   const std::lock_guard lock(mutex_);

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "pjrt/error.h"
+#include "runtime/batch.h"
 
 namespace torch_tpu::runtime {
 
@@ -43,6 +44,17 @@ DeviceWork& device_work(int device) {
   using All = std::array<DeviceWork, kMaxDevices>;
   static All& work = *std::make_unique<All>().release();
   return work.at(static_cast<size_t>(device));
+}
+
+std::function<void(int)>& before_waiting() {
+  static std::function<void(int)> hook;
+  return hook;
+}
+
+// What is recorded or queued becomes work that can be waited for.
+void bring_out(int device) {
+  if (before_waiting()) before_waiting()(device);
+  drain_queue(device);
 }
 
 // Whether a value has been computed, or was given to another program in the meantime.
@@ -142,7 +154,12 @@ void forget_value(const DeviceBuffer& value) noexcept {
   }
 }
 
+void set_before_waiting(std::function<void(int device)> hook) {
+  before_waiting() = std::move(hook);
+}
+
 std::vector<Work> pending_work(int device, StreamId stream) {
+  bring_out(device);
   DeviceWork& d = device_work(device);
   std::vector<DeviceBufferPtr> seen;
   const std::lock_guard lock(d.mutex);
@@ -151,6 +168,7 @@ std::vector<Work> pending_work(int device, StreamId stream) {
 }
 
 std::vector<Work> pending_work(int device) {
+  bring_out(device);
   DeviceWork& d = device_work(device);
   std::vector<DeviceBufferPtr> seen;
   const std::lock_guard lock(d.mutex);

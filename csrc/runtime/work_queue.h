@@ -39,6 +39,9 @@ void record_work(int device, StreamId stream, const Work& work);
 // A buffer's destructor says that it goes.
 void forget_value(const DeviceBuffer& value) noexcept;
 
+// Called with a device before its pending work is listed: brings out what is only recorded yet.
+void set_before_waiting(std::function<void(int device)> hook);
+
 // The work on the stream (or on every stream of the device) that is not known to have ended.
 std::vector<Work> pending_work(int device, StreamId stream);
 std::vector<Work> pending_work(int device);

@@ -112,7 +112,12 @@ class ExecutionTest : public pjrt::PluginTest {
     const Values results = program(b, parameters);
     std::vector<TensorType> types;
     for (const Value v : results) types.push_back(v.type());
-    const std::string text = b.finish(results);
+    return run_text(b.finish(results), inputs, types);
+  }
+
+  // Compiles and runs a finished program.
+  std::vector<HostTensor> run_text(const std::string& text, const std::vector<HostTensor>& inputs,
+                                   const std::vector<TensorType>& types) const {
     SCOPED_TRACE(text);
 
     pjrt::CompileOptions options;

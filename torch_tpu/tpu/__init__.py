@@ -4,7 +4,7 @@ The names are those of ``torch.cuda``, so that code written for it changes in th
 only. Nothing here loads a plugin before the device is used.
 """
 
-from torch_tpu.tpu import _utils
+from torch_tpu.tpu import _utils, compilation_cache, debug
 from torch_tpu.tpu._amp import get_amp_supported_dtype, is_bf16_supported
 from torch_tpu.tpu._device import (
     current_device,
@@ -42,6 +42,7 @@ from torch_tpu.tpu._memory import (
     reset_peak_memory_stats,
     set_per_process_memory_fraction,
 )
+from torch_tpu.tpu._modes import EagerMode, eager_mode, set_eager_mode
 from torch_tpu.tpu._properties import DeviceProperties, get_device_name, get_device_properties
 from torch_tpu.tpu._random import (
     default_generators,
@@ -64,6 +65,8 @@ from torch_tpu.tpu._streams import (
     set_stream,
     stream,
 )
+from torch_tpu.tpu._warmup import WarmupReport, warmup
+from torch_tpu.tpu.compilation_cache import _get_cache_stats
 
 # Read by torch.utils.checkpoint: whether the device's random state can be saved. It always can,
 # without the device being started.
@@ -72,21 +75,27 @@ _initialized = True
 __all__ = [
     "DeviceProperties",
     "DispatchStats",
+    "EagerMode",
     "Event",
     "Stream",
     "StreamContext",
+    "WarmupReport",
+    "_get_cache_stats",
     "_initialized",
     "_is_in_bad_fork",
     "_lazy_init",
     "_utils",
+    "compilation_cache",
     "current_device",
     "current_stream",
+    "debug",
     "default_generators",
     "default_stream",
     "device",
     "device_count",
     "device_of",
     "dispatch_stats",
+    "eager_mode",
     "empty_cache",
     "get_amp_supported_dtype",
     "get_device_capability",
@@ -117,6 +126,7 @@ __all__ = [
     "seed",
     "seed_all",
     "set_device",
+    "set_eager_mode",
     "set_fallback",
     "set_per_process_memory_fraction",
     "set_rng_state",
@@ -124,4 +134,5 @@ __all__ = [
     "set_stream",
     "stream",
     "synchronize",
+    "warmup",
 ]

@@ -24,6 +24,8 @@ class DispatchStats(TypedDict):
     cache_hits: int
     """Calls whose program was already in memory."""
     compile_seconds: float
+    load_seconds: float
+    """What the plugin took for the programs loaded."""
     fallbacks: dict[str, int]
     """Operators that ran on the CPU instead, and how often."""
 

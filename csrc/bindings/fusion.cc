@@ -1,0 +1,60 @@
+// Deferred execution as Python sees it: flushing, stacks for errors, notes of what was dispatched.
+#include "eager/fusion_graph.h"
+
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings/bindings.h"
+#include "eager/explain.h"
+#include "runtime/work_queue.h"
+
+namespace py = pybind11;
+
+namespace torch_tpu::bindings {
+
+namespace {
+
+py::dict to_python(const eager::DispatchNote& note) {
+  py::dict d;
+  d["reason"] = note.reason;
+  d["calls"] = note.calls;
+  d["known"] = note.known;
+  d["difference"] = note.difference;
+  d["compile_seconds"] = note.program->compile_seconds();
+  d["from_cache"] = note.program->from_cache();
+  return d;
+}
+
+}  // namespace
+
+void bind_fusion(py::module_& m) {
+  runtime::set_before_waiting(
+      [](int device) { eager::flush_graph(device, eager::CutReason::kSynchronize); });
+  m.def("flush", [] {
+    const py::gil_scoped_release release;
+    eager::flush_graphs(eager::CutReason::kSynchronize);
+  });
+  m.def("recorded_calls", &eager::recorded_calls);
+  m.def("set_stack_source", [](py::function source) {
+    const std::shared_ptr<py::function> keep(
+        std::make_unique<py::function>(std::move(source)).release(), [](py::function*) {});
+    eager::set_stack_source([keep] {
+      const py::gil_scoped_acquire gil;
+      return (*keep)().cast<std::string>();
+    });
+  });
+  m.def("start_explaining", &eager::start_explaining);
+  m.def("stop_explaining", &eager::stop_explaining);
+  m.def("dispatch_note_count", &eager::dispatch_note_count);
+  m.def(
+      "dispatch_notes",
+      [](size_t from) {
+        py::list out;
+        for (const eager::DispatchNote& note : eager::dispatch_notes(from)) {
+          out.append(to_python(note));
+        }
+        return out;
+      },
+      py::arg("since"));
+}
+
+}  // namespace torch_tpu::bindings

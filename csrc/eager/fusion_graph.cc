@@ -1,0 +1,472 @@
+#include "eager/fusion_graph.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <deque>
+#include <mutex>
+#include <unordered_map>
+
+#include "eager/device_context.h"
+#include "eager/explain.h"
+#include "eager/generator.h"
+#include "runtime/batch.h"
+#include "runtime/compile_service.h"
+#include "runtime/repetition.h"
+#include "runtime/runtime.h"
+#include "stablehlo/composition.h"
+
+namespace torch_tpu::eager {
+
+namespace sh = stablehlo;
+
+namespace {
+
+// A graph of more operators than this is closed: compile time grows faster than the program.
+constexpr size_t kMaxCalls = 2000;
+// So many different graphs are remembered.
+constexpr size_t kMaxGraphs = 4096;
+
+// Codes of operands in a graph: inputs are even, results of its own calls odd.
+constexpr uint32_t input_code(size_t i) { return static_cast<uint32_t>(i) << 1; }
+constexpr uint32_t value_code(size_t i) { return static_cast<uint32_t>(i) << 1 | 1; }
+constexpr bool is_value(uint32_t code) { return (code & 1) != 0; }
+
+struct Call {
+  ProgramPtr program;
+  uint32_t first_operand = 0;
+  std::string stack;  // of the code that called, if wanted
+};
+
+// What a graph is equal by: programs, operands, what leaves it, what it may take over.
+using Structure = std::vector<uint64_t>;
+
+uint64_t mix(uint64_t h, uint64_t word) {
+  h = (h ^ word) * 0xff51afd7ed558ccdull;
+  return h ^ h >> 32;
+}
+
+struct StructureHash {
+  size_t operator()(const Structure& s) const {
+    // Kept at the end while recording: see Recording::add.
+    return s.back();
+  }
+};
+
+using FusedTable = std::unordered_map<Structure, runtime::CompiledProgramPtr, StructureHash>;
+
+class Graph;
+
+// The values of a graph that is not closed yet ask for it to be closed.
+class OpenBatch final : public runtime::Batch {
+ public:
+  explicit OpenBatch(Graph& graph) : graph_(graph) {}
+  void demand() const override;
+
+ private:
+  Graph& graph_;
+};
+
+// What is known of the calls after the graph was closed, to find the one that fails.
+struct Replay {
+  std::deque<Call> calls;
+  std::vector<uint32_t> operands;
+  std::vector<uint32_t> live;  // values, in the order of the batch's outputs
+};
+
+std::string names_of(const std::deque<Call>& calls) {
+  std::string out;
+  size_t n = 0;
+  for (const Call& call : calls) {
+    if (++n > 6) return out + ", ...";
+    if (!out.empty()) out += ", ";
+    out += call.program->executable->what();
+  }
+  return out;
+}
+
+// Runs the calls one by one; the first that fails is named.
+void replay(const Replay& what, runtime::Batch& batch, const std::exception_ptr& error) {
+  runtime::Runtime& rt = runtime::Runtime::get();
+  for (const runtime::DeviceBufferPtr& input : batch.inputs) {
+    // Taken over by the run that failed: nothing to begin from.
+    if (input->pjrt().is_deleted()) std::rethrow_exception(error);
+  }
+  std::vector<pjrt::Buffer> values;
+  for (const Call& call : what.calls) {
+    const Program& program = *call.program;
+    try {
+      std::vector<PJRT_Buffer*> handles;
+      std::vector<int64_t> kept;
+      for (size_t k = 0; k < program.parameters.size(); ++k) {
+        const uint32_t code = what.operands[call.first_operand + k];
+        handles.push_back(is_value(code) ? values[code >> 1].handle()
+                                         : batch.inputs[code >> 1]->handle());
+        if (program.parameters[k].donated) kept.push_back(static_cast<int64_t>(k));
+      }
+      std::vector<PJRT_Buffer*> results(program.outputs.size(), nullptr);
+      program.executable->executable().execute(handles.data(), handles.size(), results.data(), kept,
+                                               rt.device(batch.device).handle);
+      for (PJRT_Buffer* result : results) {
+        values.push_back(pjrt::Buffer::adopt(rt.client().api(), result));
+        values.back().ready().await();
+      }
+    } catch (const std::exception& e) {
+      std::string message = program.executable->what() + " failed in a fused program: " + e.what();
+      message += call.stack.empty() ? "\nTORCH_TPU_DEBUG_STACKS=1 shows the code that called it."
+                                    : "\nIt was called here:\n" + call.stack;
+      throw runtime::CompileError(message);
+    }
+  }
+  // One by one it works: the fused program is at fault, and the results are there.
+  for (size_t i = 0; i < what.live.size(); ++i) {
+    batch.fulfil(i, std::move(values[what.live[i]]));
+  }
+  explain_replay(names_of(what.calls), error);
+}
+
+class Graph {
+ public:
+  explicit Graph(int device) : device_(device) { open(); }
+
+  void record(const ProgramPtr& program, const CallState& state, BufferList& results) {
+    // What can fail comes first.
+    c10::SmallVector<runtime::DeviceBufferPtr, 8> fresh;
+    for (const Program::Parameter& p : program->parameters) {
+      switch (p.kind) {
+        case Program::Parameter::Kind::kStorage:
+          if (state.contents[p.index].buffer->is_hollow()) runtime::DeviceBuffer::refuse_hollow();
+          break;
+        case Program::Parameter::Kind::kNumber:
+          fresh.push_back(number_buffer(state.numbers[p.index], device_));
+          break;
+        case Program::Parameter::Kind::kRandom:
+          fresh.push_back(random_buffer(*program, state));
+          break;
+      }
+    }
+    std::string stack = wants_stacks() ? stack_source()() : std::string();
+    std::unique_lock lock(mutex_);
+    // Here and not when it came up: the call before has let go of its operands by now.
+    if (cut_) {
+      const CutReason reason = *cut_;
+      close(lock, reason);
+      lock.lock();
+    }
+    calls_.push_back({program, static_cast<uint32_t>(operands_.size()), std::move(stack)});
+    add_word(program->id);
+    size_t next_fresh = 0;
+    for (const Program::Parameter& p : program->parameters) {
+      if (p.kind == Program::Parameter::Kind::kStorage) {
+        operands_.push_back(operand(state.contents[p.index].buffer));
+      } else {
+        // An input of its own, though it may be equal to another now: it need not be the next time.
+        operands_.push_back(add_input(std::move(fresh[next_fresh++])));
+      }
+      add_word(operands_.back());
+    }
+    for (size_t i = 0; i < program->outputs.size(); ++i) {
+      const Program::Output& o = program->outputs[i];
+      auto value = std::make_shared<const runtime::DeviceBuffer>(batch_, o.layout, device_);
+      value->place() = {number_, value_code(values_.size())};
+      values_.push_back(value);
+      if (o.slot >= 0) state.storages[static_cast<size_t>(o.slot)]->set(value);
+      results.push_back(std::move(value));
+    }
+    recorded_.fetch_add(1, std::memory_order_relaxed);
+    if (repetition_.add(program->id)) {
+      cut_ = CutReason::kRepetition;
+    } else if (calls_.size() >= kMaxCalls) {
+      cut_ = CutReason::kSize;
+    }
+  }
+
+  void flush(CutReason reason) {
+    std::unique_lock lock(mutex_);
+    if (reason == CutReason::kRead || reason == CutReason::kSynchronize) repetition_.reset();
+    if (!calls_.empty()) close(lock, reason);
+  }
+
+  void flush_if_open(const OpenBatch* batch) {
+    std::unique_lock lock(mutex_);
+    if (batch_.get() != batch) return;
+    repetition_.reset();
+    close(lock, CutReason::kRead);
+  }
+
+  bool is_empty() const { return recorded_.load(std::memory_order_relaxed) == 0; }
+  size_t size() const { return recorded_.load(std::memory_order_relaxed); }
+
+ private:
+  static bool wants_stacks() {
+    static const bool wanted = [] {
+      const char* text = std::getenv("TORCH_TPU_DEBUG_STACKS");
+      return text != nullptr && std::string_view(text) == "1";
+    }();
+    return wanted && stack_source();
+  }
+
+ public:
+  static std::function<std::string()>& stack_source() {
+    static std::function<std::string()> source;
+    return source;
+  }
+
+ private:
+  void open() {
+    static std::atomic<uint64_t> numbers{0};
+    number_ = ++numbers;
+    batch_ = std::make_shared<OpenBatch>(*this);
+    structure_.clear();
+    hash_ = 0;
+    cut_.reset();
+    recorded_.store(0, std::memory_order_relaxed);
+  }
+
+  void add_word(uint64_t word) {
+    structure_.push_back(word);
+    hash_ = mix(hash_, word);
+  }
+
+  uint32_t add_input(runtime::DeviceBufferPtr buffer) {
+    inputs_.push_back(std::move(buffer));
+    return input_code(inputs_.size() - 1);
+  }
+
+  uint32_t operand(const runtime::DeviceBufferPtr& buffer) {
+    runtime::GraphPlace& place = buffer->place();
+    if (place.graph != number_) place = {number_, add_input(buffer)};
+    return place.code;
+  }
+
+  // The lock is released: running may take long, and waiting needs it.
+  void close(std::unique_lock<std::mutex>& lock, CutReason reason) {
+    const std::shared_ptr<OpenBatch> batch = batch_;
+    auto what = std::make_shared<Replay>();
+    batch->device = device_;
+    batch->stream = current_stream(device_);
+    std::vector<runtime::DeviceBufferPtr> dead;
+    for (size_t i = 0; i < values_.size(); ++i) {
+      // Ours, and one that somebody holds.
+      if (values_[i].use_count() > 1) {
+        what->live.push_back(static_cast<uint32_t>(i));
+        batch->outputs.push_back(std::move(values_[i]));
+      } else {
+        dead.push_back(std::move(values_[i]));
+      }
+    }
+    values_.clear();
+    batch->inputs = std::move(inputs_);
+    inputs_.clear();
+    what->calls = std::move(calls_);
+    calls_.clear();
+    what->operands = std::move(operands_);
+    operands_.clear();
+    if (batch->outputs.empty()) {  // nobody wants any of it
+      open();
+      lock.unlock();
+      batch->finish(nullptr);
+      return;
+    }
+    const std::vector<sh::ComposedAlias> aliases = find_aliases(*batch);
+    for (const uint32_t v : what->live) add_word(v);
+    for (const sh::ComposedAlias& a : aliases) {
+      add_word(uint64_t{a.parameter} << 32 | a.result);
+      batch->donated.push_back(a.parameter);
+    }
+    structure_.push_back(hash_);
+    bool known = true;
+    runtime::CompiledProgramPtr& fused = fused_[structure_];
+    if (!fused) {
+      known = false;
+      fused = runtime::prepare(compose(*batch, *what, aliases), describe(*what));
+    }
+    batch->program = fused;
+    explain_dispatch(reason, known, batch->program, what->calls.size(),
+                     [&](size_t i) { return what->calls[i].program->executable->what(); });
+    if (fused_.size() > kMaxGraphs) fused_.clear();
+    batch->recover = [what](runtime::Batch& b, const std::exception_ptr& error) {
+      replay(*what, b, error);
+    };
+    open();
+    lock.unlock();
+    runtime::submit(batch);
+  }
+
+  // Inputs that only the graph holds and results of the same type, matched in order.
+  static std::vector<sh::ComposedAlias> find_aliases(const runtime::Batch& batch) {
+    std::unordered_map<const runtime::Layout*, std::vector<uint32_t>> results;
+    for (size_t i = batch.outputs.size(); i-- > 0;) {
+      const runtime::Layout* layout = batch.outputs[i]->layout();
+      if (layout->numel > 0) results[layout].push_back(static_cast<uint32_t>(i));
+    }
+    std::vector<sh::ComposedAlias> aliases;
+    for (size_t i = 0; i < batch.inputs.size(); ++i) {
+      // A batch that is still queued holds its results, too.
+      const runtime::DeviceBufferPtr& input = batch.inputs[i];
+      if (input.use_count() > (input->has_array() ? 1 : 2)) continue;
+      const auto it = results.find(batch.inputs[i]->layout());
+      if (it == results.end() || it->second.empty()) continue;
+      aliases.push_back({static_cast<uint32_t>(i), it->second.back()});
+      it->second.pop_back();
+    }
+    return aliases;
+  }
+
+  static std::string compose(const runtime::Batch& batch, const Replay& what,
+                             std::span<const sh::ComposedAlias> aliases) {
+    std::deque<sh::FunctionText> texts;
+    std::vector<const sh::FunctionText*> functions;
+    std::unordered_map<uint64_t, uint32_t> known;  // by the program's id
+    std::vector<std::pair<uint32_t, uint32_t>> value_places;
+    for (size_t c = 0; c < what.calls.size(); ++c) {
+      const Program& program = *what.calls[c].program;
+      for (size_t r = 0; r < program.outputs.size(); ++r) {
+        value_places.emplace_back(static_cast<uint32_t>(c), static_cast<uint32_t>(r));
+      }
+    }
+    const auto value_of = [&](uint32_t code) {
+      if (!is_value(code)) return sh::ComposedValue{sh::ComposedValue::kParameter, code >> 1};
+      const auto& [call, result] = value_places[code >> 1];
+      return sh::ComposedValue{call, result};
+    };
+    std::vector<sh::ComposedValue> operands;
+    operands.reserve(what.operands.size());
+    for (const uint32_t code : what.operands) operands.push_back(value_of(code));
+    std::vector<sh::ComposedCall> calls;
+    for (const Call& call : what.calls) {
+      const auto [it, is_new] =
+          known.emplace(call.program->id, static_cast<uint32_t>(functions.size()));
+      if (is_new) {
+        texts.emplace_back(call.program->executable->text());
+        functions.push_back(&texts.back());
+      }
+      calls.push_back(
+          {it->second, {operands.data() + call.first_operand, call.program->parameters.size()}});
+    }
+    std::vector<std::string> parameters;
+    for (const runtime::DeviceBufferPtr& input : batch.inputs) {
+      parameters.push_back(sh::to_string(input->layout()->type));
+    }
+    std::vector<sh::ComposedValue> results;
+    for (const uint32_t v : what.live) results.push_back(value_of(value_code(v)));
+    return sh::compose(functions, parameters, calls, results, aliases);
+  }
+
+  static std::string describe(const Replay& what) {
+    return "a fused program of " + std::to_string(what.calls.size()) + " operators (" +
+           names_of(what.calls) + ")";
+  }
+
+  const int device_;
+  std::mutex mutex_;
+  uint64_t number_ = 0;
+  std::shared_ptr<OpenBatch> batch_;
+  std::deque<Call> calls_;
+  std::vector<uint32_t> operands_;
+  std::vector<runtime::DeviceBufferPtr> inputs_, values_;
+  Structure structure_;
+  uint64_t hash_ = 0;
+  std::optional<CutReason> cut_;  // due before the next call
+  std::atomic<size_t> recorded_{0};
+  runtime::RepetitionDetector repetition_;
+  FusedTable fused_;
+};
+
+// Made on first use, never destroyed: values may ask for their graph when the process ends.
+std::array<std::atomic<Graph*>, runtime::kMaxDevices>& graphs() {
+  static std::array<std::atomic<Graph*>, runtime::kMaxDevices> all{};
+  return all;
+}
+
+Graph& graph_of(int device) {
+  std::atomic<Graph*>& slot = graphs().at(static_cast<size_t>(device));
+  if (Graph* graph = slot.load(std::memory_order_acquire)) return *graph;
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  if (Graph* graph = slot.load(std::memory_order_acquire)) return *graph;
+  Graph* graph = std::make_unique<Graph>(device).release();
+  slot.store(graph, std::memory_order_release);
+  return *graph;
+}
+
+void OpenBatch::demand() const {
+  graph_.flush_if_open(this);
+  Batch::demand();
+}
+
+}  // namespace
+
+const char* to_string(CutReason reason) {
+  switch (reason) {
+    case CutReason::kRead:
+      return "a value was read";
+    case CutReason::kSynchronize:
+      return "synchronize";
+    case CutReason::kRepetition:
+      return "a repetition ended";
+    case CutReason::kSize:
+      return "the graph became large";
+    case CutReason::kMode:
+      return "the mode changed";
+  }
+  return "";
+}
+
+void record_call(const ProgramPtr& program, const CallState& state, BufferList& results) {
+  graph_of(state.device).record(program, state, results);
+}
+
+void enqueue_call(const ProgramPtr& program, const CallState& state, BufferList& results) {
+  const auto batch = std::make_shared<runtime::Batch>();
+  batch->program = program->executable;
+  batch->device = state.device;
+  batch->stream = current_stream(state.device);
+  for (const Program::Parameter& p : program->parameters) {
+    switch (p.kind) {
+      case Program::Parameter::Kind::kStorage: {
+        const runtime::DeviceBufferPtr& buffer = state.contents[p.index].buffer;
+        if (buffer->is_hollow()) runtime::DeviceBuffer::refuse_hollow();
+        if (p.donated) batch->donated.push_back(static_cast<int64_t>(batch->inputs.size()));
+        batch->inputs.push_back(buffer);
+        break;
+      }
+      case Program::Parameter::Kind::kNumber:
+        batch->inputs.push_back(number_buffer(state.numbers[p.index], state.device));
+        break;
+      case Program::Parameter::Kind::kRandom:
+        batch->inputs.push_back(random_buffer(*program, state));
+        break;
+    }
+  }
+  for (const Program::Output& o : program->outputs) {
+    results.push_back(std::make_shared<const runtime::DeviceBuffer>(batch, o.layout, state.device));
+    batch->outputs.push_back(results.back());
+    if (o.slot >= 0) state.storages[static_cast<size_t>(o.slot)]->set(results.back());
+  }
+  runtime::submit(batch);
+}
+
+void flush_graph(int device, CutReason reason) {
+  Graph* graph = graphs().at(static_cast<size_t>(device)).load(std::memory_order_acquire);
+  if (graph && !graph->is_empty()) graph->flush(reason);
+}
+
+void flush_graphs(CutReason reason) {
+  for (int device = 0; device < runtime::kMaxDevices; ++device) flush_graph(device, reason);
+}
+
+size_t recorded_calls() {
+  size_t n = 0;
+  for (std::atomic<Graph*>& slot : graphs()) {
+    if (const Graph* graph = slot.load(std::memory_order_acquire)) n += graph->size();
+  }
+  return n;
+}
+
+void set_stack_source(std::function<std::string()> source) {
+  Graph::stack_source() = std::move(source);
+}
+
+}  // namespace torch_tpu::eager

@@ -1,0 +1,112 @@
+"""What the device was given to run, and why it was cut there."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from torch_tpu import _C
+
+
+@dataclass(frozen=True)
+class Dispatched:
+    """One program that was dispatched."""
+
+    calls: tuple[str, ...]
+    """The operators in it, in order, with the types of their tensors."""
+    reason: str
+    """Why it ends where it does."""
+    known: bool
+    """Whether a program for the same operators was in memory."""
+    from_cache: bool
+    """Whether a new one came from the compilation cache instead of the compiler."""
+    difference: str
+    """Where a new one first differs from the nearest known; empty when nothing is near."""
+    compile_seconds: float
+    """What the compiler took; 0 when it was not asked, or has not ended."""
+
+
+@dataclass
+class Explanation:
+    """What was dispatched inside ``with torch.tpu.explain() as explanation``."""
+
+    programs: list[Dispatched] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = []
+        for i, program in enumerate(self.programs):
+            if program.known:
+                origin = "in memory"
+            elif program.from_cache:
+                origin = "from the cache"
+            else:
+                origin = f"compiled in {1e3 * program.compile_seconds:.0f} ms"
+            lines.append(
+                f"program {i}: {len(program.calls)} operator(s), {origin}; cut: {program.reason}"
+            )
+            if program.difference:
+                lines.append(f"  new because of {program.difference}")
+            lines += [f"  {call}" for call in _folded(program.calls)]
+        return "\n".join(lines)
+
+
+def _folded(calls: tuple[str, ...]) -> list[str]:
+    """The calls, equal ones in a row written once."""
+    out: list[str] = []
+    count = 0
+    for i, call in enumerate(calls):
+        count += 1
+        if i + 1 == len(calls) or calls[i + 1] != call:
+            out.append(call if count == 1 else f"{call}  x{count}")
+            count = 0
+    return out
+
+
+class explain:  # noqa: N801 - called like a function
+    """Note every program that is dispatched inside the block: ``with torch.tpu.explain() as e``.
+
+    ``print(e)`` afterwards lists them, and ``e.programs`` holds them. Contexts nest. What other
+    threads dispatch meanwhile is noted too.
+    """
+
+    def __enter__(self) -> Explanation:
+        _C.start_explaining()
+        self._since = _C.dispatch_note_count()
+        self._explanation = Explanation()
+        return self._explanation
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _C.flush()
+        _C.stop_explaining()
+        for note in _C.dispatch_notes(self._since):
+            self._explanation.programs.append(
+                Dispatched(
+                    calls=tuple(note["calls"]),
+                    reason=note["reason"],
+                    known=note["known"],
+                    from_cache=note["from_cache"],
+                    difference=note["difference"],
+                    compile_seconds=note["compile_seconds"],
+                )
+            )
+
+
+def user_stack() -> str:
+    """The Python stack of the code that is running, without PyTorch's frames and ours."""
+    import torch
+
+    inner = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
+    frames = [
+        frame
+        for frame in traceback.extract_stack(sys._getframe(1))
+        if not frame.filename.startswith(inner)
+    ]
+    return "".join(traceback.format_list(frames))
