@@ -26,6 +26,7 @@ def load() -> None:
     _C.set_plugin_search(plugins.find_plugins)
     _C.set_decomposition(decompositions.run)
     _C.set_remote_stores(remote_cache.RemoteStore)
+    _C.set_stack_source(tpu._explain.user_stack)
     torch._register_device_module("tpu", tpu)
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True

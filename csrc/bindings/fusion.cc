@@ -1,10 +1,9 @@
 // Deferred execution as Python sees it: flushing, stacks for errors, notes of what was dispatched.
-#include "eager/fusion_graph.h"
-
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
 #include "eager/explain.h"
+#include "eager/fusion_graph.h"
 #include "runtime/work_queue.h"
 
 namespace py = pybind11;
@@ -16,12 +15,28 @@ namespace {
 py::dict to_python(const eager::DispatchNote& note) {
   py::dict d;
   d["reason"] = note.reason;
-  d["calls"] = note.calls;
+  d["calls"] = *note.calls;
   d["known"] = note.known;
+  d["shared"] = note.shared;
   d["difference"] = note.difference;
   d["compile_seconds"] = note.program->compile_seconds();
   d["from_cache"] = note.program->from_cache();
+  d["failed"] = note.program->settled() && !note.program->ready();
   return d;
+}
+
+// Once their programs are compiled: their times are known then.
+std::vector<eager::DispatchNote> settled_notes(size_t from) {
+  const py::gil_scoped_release release;
+  std::vector<eager::DispatchNote> notes = eager::dispatch_notes(from);
+  for (const eager::DispatchNote& note : notes) {
+    try {
+      static_cast<void>(note.program->executable());
+    } catch (const std::exception&) {
+      // Whoever reads the results hears of it.
+    }
+  }
+  return notes;
 }
 
 }  // namespace
@@ -49,7 +64,7 @@ void bind_fusion(py::module_& m) {
       "dispatch_notes",
       [](size_t from) {
         py::list out;
-        for (const eager::DispatchNote& note : eager::dispatch_notes(from)) {
+        for (const eager::DispatchNote& note : settled_notes(from)) {
           out.append(to_python(note));
         }
         return out;

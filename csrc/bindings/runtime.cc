@@ -5,6 +5,7 @@
 #include "bindings/autograd_threads.h"
 #include "bindings/bindings.h"
 #include "eager/device_context.h"
+#include "runtime/batch.h"
 #include "runtime/compile_service.h"
 #include "runtime/memory.h"
 #include "runtime/statistics.h"
@@ -33,8 +34,16 @@ const pjrt::Device& device(int index) {
   return rt.device(index);
 }
 
+// What was dispatched is counted only when it has run.
+runtime::Statistics& settled_statistics() {
+  if (runtime::Runtime::initialized() && !runtime::Runtime::in_bad_fork()) {
+    for (int i = 0; i < runtime::Runtime::get().num_devices(); ++i) runtime::drain_queue(i);
+  }
+  return runtime::statistics();
+}
+
 py::dict statistics() {
-  const runtime::Statistics& s = runtime::statistics();
+  const runtime::Statistics& s = settled_statistics();
   py::dict d;
   d["ops"] = s.ops.load();
   d["programs"] = s.programs.load();
@@ -97,7 +106,7 @@ void bind_runtime(py::module_& m) {
       },
       py::arg("device"));
   m.def("statistics", &statistics);
-  m.def("reset_statistics", [] { runtime::statistics().reset(); });
+  m.def("reset_statistics", [] { settled_statistics().reset(); });
   m.def(
       "set_memory_limit",
       [](int index, int64_t nbytes) {

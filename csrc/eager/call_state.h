@@ -32,7 +32,7 @@ struct CallState {
   std::optional<at::Generator> generator;
   int device = -1;
 
-  uint32_t num_tensors = 0;  // on tpu, storages shared by several counted as often
+  uint32_t num_tensors = 0;             // on tpu, storages shared by several counted as often
   std::vector<uint32_t> layout_places;  // where the key holds a Layout's address
 
   // A tensor that shows a part of a filled storage.

@@ -211,7 +211,6 @@ ProgramPtr finish(Program program, sh::Builder& builder, const LoweredCall& lowe
   if (!results.empty()) {
     text = builder.finish(results);
     program.executable = compile_program(text, what);
-    program.bytes = program.executable->bytes();
   }
   return std::make_shared<const Program>(std::move(program));
 }

@@ -7,6 +7,7 @@
 
 #include "eager/device_context.h"
 #include "eager/device_storage.h"
+#include "runtime/batch.h"
 #include "runtime/runtime.h"
 
 namespace torch_tpu::eager {
@@ -25,6 +26,12 @@ void set_stat(StatArray& array, int64_t current, int64_t peak, int64_t allocated
   }
 }
 
+// What was dispatched has taken and freed its memory.
+runtime::MemoryCounters& settled_counters(int device) {
+  runtime::drain_queue(device);
+  return runtime::memory_counters(device);
+}
+
 class TpuAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t) override { return make_data_ptr(current_device()); }
@@ -40,7 +47,7 @@ class TpuAllocator final : public c10::DeviceAllocator {
 
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     check_device(device);
-    const runtime::MemoryCounters& m = runtime::memory_counters(device);
+    const runtime::MemoryCounters& m = settled_counters(device);
     c10::CachingDeviceAllocator::DeviceStats stats;
     const int64_t total = m.total_count.load(), live = m.count.load();
     set_stat(stats.allocation, live, m.peak_count.load(), total, total - live);
@@ -55,7 +62,7 @@ class TpuAllocator final : public c10::DeviceAllocator {
   }
   void resetAccumulatedStats(c10::DeviceIndex device) override {
     check_device(device);
-    runtime::MemoryCounters& m = runtime::memory_counters(device);
+    runtime::MemoryCounters& m = settled_counters(device);
     m.total_allocated_bytes = 0;
     m.total_freed_bytes = 0;
     m.total_count = m.count.load();
@@ -63,13 +70,13 @@ class TpuAllocator final : public c10::DeviceAllocator {
   }
   void resetPeakStats(c10::DeviceIndex device) override {
     check_device(device);
-    runtime::MemoryCounters& m = runtime::memory_counters(device);
+    runtime::MemoryCounters& m = settled_counters(device);
     m.peak_bytes = m.bytes.load();
     m.peak_count = m.count.load();
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex device) override {
     check_device(device);
-    const int64_t used = runtime::memory_counters(device).bytes.load();
+    const int64_t used = settled_counters(device).bytes.load();
     const int64_t total = total_memory(device);
     return {static_cast<size_t>(std::max<int64_t>(total - used, 0)), static_cast<size_t>(total)};
   }

@@ -5,6 +5,7 @@
 #include "eager/debug_mode.h"
 #include "eager/device_context.h"
 #include "eager/dry_run.h"
+#include "eager/explain.h"
 #include "eager/mode.h"
 #include "eager/program.h"
 #include "eager/trace.h"
@@ -25,7 +26,7 @@ std::span<const c10::IValue> arguments_of(const OperatorInfo& info,
 }
 
 void run(const ProgramPtr& program, const OperatorInfo& info, const c10::OperatorHandle& op,
-         CallState& state, torch::jit::Stack& stack);
+         CallState& state, torch::jit::Stack& stack, const Miss* miss);
 
 // Runs `body`. If it refuses the call, the error is the one of PyTorch's CPU kernel where there is
 // one: meta kernels, rules and decompositions know what is wrong, but say it in their own words.
@@ -56,6 +57,7 @@ void find_and_run(const OperatorInfo& info, const c10::OperatorHandle& op, bool 
   const ScopedCallState state;
   gather(info, arguments_of(info, stack), all_known, *state);
   ProgramPtr program = find_program(state->key);
+  std::optional<Miss> miss;
   if (program) {
     runtime::statistics().cache_hits.fetch_add(1, std::memory_order_relaxed);
   } else {
@@ -71,14 +73,20 @@ void find_and_run(const OperatorInfo& info, const c10::OperatorHandle& op, bool 
       program = compile();
     }
     store_program(state->key, program);
+    if (program->executable) {
+      miss = note_miss(info, arguments_of(info, stack), all_known, *state, program);
+    }
   }
-  run(program, info, op, *state, stack);
+  run(program, info, op, *state, stack, miss ? &*miss : nullptr);
 }
 
 void run(const ProgramPtr& program, const OperatorInfo& info, const c10::OperatorHandle& op,
-         CallState& state, torch::jit::Stack& stack) {
+         CallState& state, torch::jit::Stack& stack, const Miss* miss) {
   switch (program->kind) {
     case Program::Kind::kCompiled:
+      if (explaining() && program->executable && !DryRun::current()) [[unlikely]] {
+        explain_call(info, arguments_of(info, stack), program, miss);
+      }
       run_program(program, state, info.arguments.size(), stack);
       return;
     case Program::Kind::kKnownNumbers:

@@ -11,8 +11,11 @@
 #include "eager/device_context.h"
 #include "eager/explain.h"
 #include "eager/generator.h"
+#include "eager/signature_history.h"
+#include "pjrt/error.h"
 #include "runtime/batch.h"
 #include "runtime/compile_service.h"
+#include "runtime/memory.h"
 #include "runtime/repetition.h"
 #include "runtime/runtime.h"
 #include "stablehlo/composition.h"
@@ -63,6 +66,7 @@ class OpenBatch final : public runtime::Batch {
  public:
   explicit OpenBatch(Graph& graph) : graph_(graph) {}
   void demand() const override;
+  void begin() const override;
 
  private:
   Graph& graph_;
@@ -94,9 +98,18 @@ void replay(const Replay& what, runtime::Batch& batch, const std::exception_ptr&
     if (input->pjrt().is_deleted()) std::rethrow_exception(error);
   }
   std::vector<pjrt::Buffer> values;
+  int64_t bytes = 0;
   for (const Call& call : what.calls) {
     const Program& program = *call.program;
+    const auto explained = [&](const std::exception& e) {
+      const std::string name = call_of_program(program.id, program.executable->what());
+      return name + " failed in a fused program: " + e.what() +
+             (call.stack.empty() ? "\nTORCH_TPU_DEBUG_STACKS=1 shows the code that called it."
+                                 : "\nIt was called here:\n" + call.stack);
+    };
     try {
+      bytes += static_cast<int64_t>(program.output_bytes);
+      if (runtime::would_exceed_limit(batch.device, bytes)) std::rethrow_exception(error);
       std::vector<PJRT_Buffer*> handles;
       std::vector<int64_t> kept;
       for (size_t k = 0; k < program.parameters.size(); ++k) {
@@ -112,11 +125,10 @@ void replay(const Replay& what, runtime::Batch& batch, const std::exception_ptr&
         values.push_back(pjrt::Buffer::adopt(rt.client().api(), result));
         values.back().ready().await();
       }
+    } catch (const pjrt::Error& e) {
+      throw pjrt::Error(e.code(), explained(e));
     } catch (const std::exception& e) {
-      std::string message = program.executable->what() + " failed in a fused program: " + e.what();
-      message += call.stack.empty() ? "\nTORCH_TPU_DEBUG_STACKS=1 shows the code that called it."
-                                    : "\nIt was called here:\n" + call.stack;
-      throw runtime::CompileError(message);
+      throw runtime::CompileError(explained(e));
     }
   }
   // One by one it works: the fused program is at fault, and the results are there.
@@ -168,7 +180,7 @@ class Graph {
     }
     for (size_t i = 0; i < program->outputs.size(); ++i) {
       const Program::Output& o = program->outputs[i];
-      auto value = std::make_shared<const runtime::DeviceBuffer>(batch_, o.layout, device_);
+      auto value = std::make_shared<const runtime::DeviceBuffer>(batch_, o.layout, device_, false);
       value->place() = {number_, value_code(values_.size())};
       values_.push_back(value);
       if (o.slot >= 0) state.storages[static_cast<size_t>(o.slot)]->set(value);
@@ -283,13 +295,14 @@ class Graph {
       fused = runtime::prepare(compose(*batch, *what, aliases), describe(*what));
     }
     batch->program = fused;
-    explain_dispatch(reason, known, batch->program, what->calls.size(),
-                     [&](size_t i) { return what->calls[i].program->executable->what(); });
+    explain_graph(reason, known, hash_, fused, [&] { return form_of(*what, *batch); });
     if (fused_.size() > kMaxGraphs) fused_.clear();
     batch->recover = [what](runtime::Batch& b, const std::exception_ptr& error) {
       replay(*what, b, error);
     };
     open();
+    // Others may record again, but what they close is submitted after this.
+    const std::lock_guard order(submitting_);
     lock.unlock();
     runtime::submit(batch);
   }
@@ -303,9 +316,9 @@ class Graph {
     }
     std::vector<sh::ComposedAlias> aliases;
     for (size_t i = 0; i < batch.inputs.size(); ++i) {
-      // A batch that is still queued holds its results, too.
+      // What is queued before this graph will have let go: it must not make another program.
       const runtime::DeviceBufferPtr& input = batch.inputs[i];
-      if (input.use_count() > (input->has_array() ? 1 : 2)) continue;
+      if (input.use_count() - input->queued().load() > 1) continue;
       const auto it = results.find(batch.inputs[i]->layout());
       if (it == results.end() || it->second.empty()) continue;
       aliases.push_back({static_cast<uint32_t>(i), it->second.back()});
@@ -354,6 +367,20 @@ class Graph {
     return sh::compose(functions, parameters, calls, results, aliases);
   }
 
+  static GraphForm form_of(const Replay& what, const runtime::Batch& batch) {
+    GraphForm form;
+    uint32_t values = 0;
+    for (const Call& call : what.calls) {
+      const Program& program = *call.program;
+      form.calls.push_back({program.id, &program.executable->what(), call.first_operand, values});
+      values += static_cast<uint32_t>(program.outputs.size());
+    }
+    form.operands = what.operands;
+    form.live = what.live;
+    for (const int64_t input : batch.donated) form.donated.push_back(static_cast<uint32_t>(input));
+    return form;
+  }
+
   static std::string describe(const Replay& what) {
     return "a fused program of " + std::to_string(what.calls.size()) + " operators (" +
            names_of(what.calls) + ")";
@@ -361,6 +388,7 @@ class Graph {
 
   const int device_;
   std::mutex mutex_;
+  std::mutex submitting_;  // taken while mutex_ is held
   uint64_t number_ = 0;
   std::shared_ptr<OpenBatch> batch_;
   std::deque<Call> calls_;
@@ -391,8 +419,10 @@ Graph& graph_of(int device) {
   return *graph;
 }
 
+void OpenBatch::begin() const { graph_.flush_if_open(this); }
+
 void OpenBatch::demand() const {
-  graph_.flush_if_open(this);
+  begin();
   Batch::demand();
 }
 
@@ -423,12 +453,16 @@ void enqueue_call(const ProgramPtr& program, const CallState& state, BufferList&
   batch->program = program->executable;
   batch->device = state.device;
   batch->stream = current_stream(state.device);
+  size_t new_bytes = program->output_bytes;
   for (const Program::Parameter& p : program->parameters) {
     switch (p.kind) {
       case Program::Parameter::Kind::kStorage: {
         const runtime::DeviceBufferPtr& buffer = state.contents[p.index].buffer;
         if (buffer->is_hollow()) runtime::DeviceBuffer::refuse_hollow();
-        if (p.donated) batch->donated.push_back(static_cast<int64_t>(batch->inputs.size()));
+        if (p.donated) {
+          batch->donated.push_back(static_cast<int64_t>(batch->inputs.size()));
+          new_bytes -= buffer->layout()->nbytes;
+        }
         batch->inputs.push_back(buffer);
         break;
       }
@@ -440,12 +474,18 @@ void enqueue_call(const ProgramPtr& program, const CallState& state, BufferList&
         break;
     }
   }
+  check_memory(state.device, new_bytes, "a program's results");
+  batch->outputs_counted = true;
   for (const Program::Output& o : program->outputs) {
-    results.push_back(std::make_shared<const runtime::DeviceBuffer>(batch, o.layout, state.device));
+    results.push_back(
+        std::make_shared<const runtime::DeviceBuffer>(batch, o.layout, state.device, true));
     batch->outputs.push_back(results.back());
-    if (o.slot >= 0) state.storages[static_cast<size_t>(o.slot)]->set(results.back());
   }
   runtime::submit(batch);
+  for (size_t i = 0; i < results.size(); ++i) {
+    const int slot = program->outputs[i].slot;
+    if (slot >= 0) state.storages[static_cast<size_t>(slot)]->set(results[i]);
+  }
 }
 
 void flush_graph(int device, CutReason reason) {

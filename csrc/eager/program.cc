@@ -50,7 +50,6 @@ using Table = std::unordered_map<Key, ProgramPtr, KeyHash, KeyEqual>;
 struct GlobalTable {
   std::mutex mutex;
   Table programs;
-  size_t bytes = 0;
   std::atomic<uint64_t> epoch{0};
   std::atomic<uint64_t> stored{0};  // the clock of Program::last_used
 };
@@ -102,15 +101,22 @@ void evict(GlobalTable& table) {
   const auto quarter = by_age.begin() + static_cast<std::ptrdiff_t>(by_age.size() / 4);
   std::nth_element(by_age.begin(), quarter, by_age.end());
   for (auto it = by_age.begin(); it != quarter; ++it) {
-    const auto found = table.programs.find(*it->second);
-    table.bytes -= found->second->bytes;
-    table.programs.erase(found);
+    table.programs.erase(table.programs.find(*it->second));
   }
   table.epoch.fetch_add(1, std::memory_order_release);  // the threads' own copies go as well
 }
 
-// Not dropped for their size: a quarter of them is none.
-constexpr size_t kFewPrograms = 4;
+// The bytes are added up after so many new programs: many are still compiled when they are stored.
+constexpr size_t kCountEvery = 16;
+
+size_t total_bytes(const GlobalTable& table) {
+  size_t bytes = 0;
+  for (const auto& [key, program] : table.programs) {
+    if (program->executable) bytes += program->executable->bytes();
+  }
+  return bytes;
+}
+
 // How many numbers a thread keeps on the device.
 constexpr size_t kMaxNumbers = 4096;
 
@@ -139,13 +145,10 @@ void store_program(KeyView key, const ProgramPtr& program) {
   GlobalTable& table = global();
   const std::lock_guard lock(table.mutex);
   mark_used(*program, table.stored.fetch_add(1) + 1);
-  ProgramPtr& entry = table.programs[Key(key.begin(), key.end())];
-  if (entry) table.bytes -= entry->bytes;
-  entry = program;
-  table.bytes += program->bytes;
+  table.programs[Key(key.begin(), key.end())] = program;
   const size_t limit = cache::ProgramCache::get().settings().memory_bytes;
   if (table.programs.size() > max_programs() ||
-      (limit != 0 && table.bytes > limit && table.programs.size() > kFewPrograms)) {
+      (limit != 0 && table.programs.size() % kCountEvery == 0 && total_bytes(table) > limit)) {
     evict(table);
   }
 }
@@ -164,17 +167,15 @@ void clear_programs() {
   GlobalTable& table = global();
   const std::lock_guard lock(table.mutex);
   table.programs.clear();
-  table.bytes = 0;
   table.epoch.fetch_add(1, std::memory_order_release);
 }
 
 void forget_failed_programs() {
   GlobalTable& table = global();
   const std::lock_guard lock(table.mutex);
-  std::erase_if(table.programs, [&](const Table::value_type& entry) {
+  std::erase_if(table.programs, [](const Table::value_type& entry) {
     const runtime::CompiledProgramPtr& executable = entry.second->executable;
     if (!executable || !executable->settled() || executable->ready()) return false;
-    table.bytes -= entry.second->bytes;
     return true;
   });
   table.epoch.fetch_add(1, std::memory_order_release);

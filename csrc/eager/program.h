@@ -44,7 +44,6 @@ struct Program {
   uint64_t id = next_program_id();         // no other program of the process has it
   bool by_rule = false;                    // and not by tracing a decomposition
   runtime::CompiledProgramPtr executable;  // null when nothing is computed
-  size_t bytes = 0;                        // that it counts for among the programs in memory
   std::vector<Parameter> parameters;
   std::vector<Output> outputs;
   std::vector<NewTensor> tensors;

@@ -42,10 +42,10 @@ void check_put(const AdvancedIndex& where, const Dims& values) {
   }
 }
 
-AdvancedIndex along(const Call& call, Value self) {
+AdvancedIndex along(const Call& call, Value self, Negative negative = Negative::kAsIs) {
   const int64_t dim = wrap_dim(call.integer("dim"), self.rank());
   return dimension_index(at_least_1d(self).dims(), dim, at_least_1d(call.tensor("index")),
-                         Negative::kAsIs);
+                         negative);
 }
 
 // --- self[indices] ------------------------------------------------------------------------------
@@ -108,7 +108,8 @@ Values index_copy(Call& call) { return {put_rows(call, call.tensor("source"), Me
 
 Values index_fill(Call& call) {
   const Value self = call.tensor("self");
-  const Value filled = put_elements(at_least_1d(self), along(call, self),
+  // Of these operators, the only one for which negative indices count from the end.
+  const Value filled = put_elements(at_least_1d(self), along(call, self, Negative::kWrap),
                                     call.number("value", self.dtype()), Merge::kAssign);
   return {sh::reshape(filled, self.dims())};
 }

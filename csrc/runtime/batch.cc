@@ -4,6 +4,7 @@
 #include <atomic>
 #include <deque>
 #include <thread>
+#include <utility>
 
 #include "cache/host_hooks.h"
 #include "pjrt/error.h"
@@ -90,7 +91,7 @@ void Batch::execute() {
       kept.push_back(i);
     }
   }
-  if (would_exceed_limit(device, new_bytes)) {
+  if (!outputs_counted && would_exceed_limit(device, new_bytes)) {
     memory_counters(device).out_of_memory.fetch_add(1);
     throw pjrt::Error(PJRT_Error_Code_RESOURCE_EXHAUSTED,
                       "no room for " + std::to_string(new_bytes) +
@@ -109,7 +110,14 @@ void Batch::execute() {
   }
 }
 
+void Batch::mark_queued(int change) const {
+  for (const auto* buffers : {&inputs, &outputs}) {
+    for (const DeviceBufferPtr& buffer : *buffers) buffer->queued().fetch_add(change);
+  }
+}
+
 void Batch::finish(std::exception_ptr error) noexcept {
+  if (std::exchange(queued_, false)) mark_queued(-1);
   inputs.clear();
   outputs.clear();  // they hold this batch
   recover = {};
@@ -138,12 +146,14 @@ void Batch::run() noexcept {
 }
 
 void submit(const std::shared_ptr<Batch>& batch) {
+  for (const DeviceBufferPtr& input : batch->inputs) input->begin();
   Queue& queue = queue_of(batch->device);
   if (batch->program->ready() && queue.size.load(std::memory_order_acquire) == 0) {
     batch->run();
     return;
   }
   batch->program->begin_in_background();
+  batch->set_queued();
   const auto add = [&] {
     std::unique_lock lock(queue.mutex);
     if (!queue.started) {

@@ -25,6 +25,7 @@ class Batch : public PendingValue, public std::enable_shared_from_this<Batch> {
   std::vector<DeviceBufferPtr> outputs;
   int device = 0;
   StreamId stream = 0;
+  bool outputs_counted = false;  // their memory is taken into account already
   // Asked when compiling or running failed: makes the outputs in another way, or throws what is to
   // be reported. `inputs` are complete unless running had begun.
   std::function<void(Batch& batch, std::exception_ptr error)> recover;
@@ -38,18 +39,26 @@ class Batch : public PendingValue, public std::enable_shared_from_this<Batch> {
   // Gives output `i` its array.
   void fulfil(size_t i, pjrt::Buffer array) const;
   void finish(std::exception_ptr error) noexcept;
+  // The buffers' queued() counts this batch's references until it has run.
+  void set_queued() {
+    queued_ = true;
+    mark_queued(1);
+  }
 
  private:
   void execute();
+  void mark_queued(int change) const;
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
+  bool queued_ = false;
   bool done_ = false;
   std::exception_ptr error_;
 };
 
 // Runs the batch now if its program is ready and nothing waits before it; otherwise a thread of the
 // device runs it in order, while the caller goes on. Waits when very much is queued already.
+// Batches are submitted in the order of their data: nobody sees a batch's outputs before that.
 void submit(const std::shared_ptr<Batch>& batch);
 // Nothing is queued: what is run now comes after everything submitted.
 bool queue_is_empty(int device);

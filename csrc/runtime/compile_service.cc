@@ -203,7 +203,7 @@ void settle(const CompiledProgramPtr& program) noexcept {
 void finish_compiling() {
   if (!Runtime::initialized()) return;
   finish_compile_pool();
-  cache::ProgramCache::get().flush(std::chrono::seconds(10));
+  cache::ProgramCache::get().shut_down(std::chrono::seconds(10));
 }
 
 }  // namespace torch_tpu::runtime

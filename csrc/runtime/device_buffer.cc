@@ -17,11 +17,15 @@ PJRT_Buffer* DeviceBuffer::wait() const {
   return handle_.load(std::memory_order_acquire);
 }
 
-void DeviceBuffer::fulfil(pjrt::Buffer array) const {
-  buffer_ = std::move(array);
+void DeviceBuffer::count() const {
+  if (counted_.exchange(true, std::memory_order_relaxed)) return;
   memory_counters(device_).add(static_cast<int64_t>(layout_->nbytes));
   layout_->live.fetch_add(1, std::memory_order_relaxed);
-  counted_.store(true, std::memory_order_relaxed);
+}
+
+void DeviceBuffer::fulfil(pjrt::Buffer array) const {
+  buffer_ = std::move(array);
+  count();
   handle_.store(buffer_.handle(), std::memory_order_release);
 }
 

@@ -16,6 +16,8 @@ class PendingValue {
   virtual ~PendingValue() = default;
   // Sees to it that the arrays are made, and waits until they are there. Throws what went wrong.
   virtual void demand() const = 0;
+  // Sees to it that they will be made without further ado. Does not wait.
+  virtual void begin() const {}
 };
 
 // Where an operation or value stands in a graph that is being recorded (eager/fusion_graph.h);
@@ -26,7 +28,7 @@ struct GraphPlace {
 };
 
 // Immutable and shared: two storages with the same contents (after clone()) share one. Its memory
-// counts from the time it has its array until it is given away or destroyed.
+// counts, mostly from the time it has its array, until it is given away or destroyed.
 class DeviceBuffer {
  public:
   DeviceBuffer(pjrt::Buffer buffer, const Layout* layout, int device)
@@ -34,9 +36,13 @@ class DeviceBuffer {
     memory_counters(device_).add(static_cast<int64_t>(layout_->nbytes));
     layout_->live.fetch_add(1, std::memory_order_relaxed);
   }
-  // One whose array is made later: fulfil() gives it. Whoever asks before waits.
-  DeviceBuffer(std::shared_ptr<const PendingValue> source, const Layout* layout, int device)
-      : source_(std::move(source)), layout_(layout), device_(device), counted_(false) {}
+  // One whose array is made later: fulfil() gives it. Whoever asks before waits. Where it is
+  // certain that it will be made, its memory counts from now on.
+  DeviceBuffer(std::shared_ptr<const PendingValue> source, const Layout* layout, int device,
+               bool certain)
+      : source_(std::move(source)), layout_(layout), device_(device), counted_(false) {
+    if (certain) count();
+  }
   // A hollow one: it has a layout but no array, since a dry run computes nothing. It takes no
   // memory, and must not be read.
   DeviceBuffer(const Layout* layout, int device)
@@ -63,6 +69,10 @@ class DeviceBuffer {
     }
     return source_ ? wait() : nullptr;
   }
+  // What it waits for is at least queued afterwards.
+  void begin() const {
+    if (!has_array() && source_) source_->begin();
+  }
   // Once, by the source.
   void fulfil(pjrt::Buffer array) const;
   // Throws what pjrt() throws for a hollow one.
@@ -70,9 +80,12 @@ class DeviceBuffer {
   const Layout* layout() const { return layout_; }
   int device() const { return device_; }
   GraphPlace& place() const { return place_; }
+  // References that batches in the queue have: they go by themselves.
+  std::atomic<int>& queued() const { return queued_; }
 
  private:
   PJRT_Buffer* wait() const;
+  void count() const;
 
   mutable pjrt::Buffer buffer_;
   mutable std::atomic<PJRT_Buffer*> handle_{nullptr};  // of buffer_, once it may be used
@@ -80,6 +93,7 @@ class DeviceBuffer {
   const Layout* layout_;
   int device_;
   mutable GraphPlace place_;
+  mutable std::atomic<int> queued_{0};
   mutable std::atomic<bool> counted_{true};  // among the live arrays
 };
 

@@ -29,6 +29,7 @@ from torch_tpu.tpu._diagnostics import (
     reset_dispatch_stats,
     set_fallback,
 )
+from torch_tpu.tpu._explain import Dispatched, Explanation, explain
 from torch_tpu.tpu._memory import (
     empty_cache,
     get_memory_info,
@@ -75,8 +76,10 @@ _initialized = True
 __all__ = [
     "DeviceProperties",
     "DispatchStats",
+    "Dispatched",
     "EagerMode",
     "Event",
+    "Explanation",
     "Stream",
     "StreamContext",
     "WarmupReport",
@@ -97,6 +100,7 @@ __all__ = [
     "dispatch_stats",
     "eager_mode",
     "empty_cache",
+    "explain",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",

@@ -7,8 +7,22 @@ import sys
 import traceback
 from dataclasses import dataclass, field
 from types import TracebackType
+from typing import TypedDict
 
 from torch_tpu import _C
+
+
+class DispatchNote(TypedDict):
+    """What the engine notes of a program."""
+
+    calls: list[str]
+    reason: str
+    known: bool
+    shared: bool
+    from_cache: bool
+    failed: bool
+    difference: str
+    compile_seconds: float
 
 
 @dataclass(frozen=True)
@@ -20,13 +34,30 @@ class Dispatched:
     reason: str
     """Why it ends where it does."""
     known: bool
-    """Whether a program for the same operators was in memory."""
+    """Whether the same operators on the same types had been met before: nothing was compiled."""
+    shared: bool
+    """Whether a new signature came to a program that another one has."""
     from_cache: bool
-    """Whether a new one came from the compilation cache instead of the compiler."""
+    """Whether a new program came from the compilation cache instead of the compiler."""
+    failed: bool
+    """Whether the compiler refused it."""
     difference: str
-    """Where a new one first differs from the nearest known; empty when nothing is near."""
+    """Where a new signature first differs from the nearest known; empty when nothing is near."""
     compile_seconds: float
-    """What the compiler took; 0 when it was not asked, or has not ended."""
+    """What the compiler took for the program; 0 when it was not asked."""
+
+    @property
+    def origin(self) -> str:
+        """Where the program came from, in words."""
+        if self.failed:
+            return "could not be compiled"
+        if self.known:
+            return "in memory"
+        if self.shared:
+            return "in memory, for another signature"
+        if self.from_cache:
+            return "from the cache"
+        return f"compiled in {1e3 * self.compile_seconds:.0f} ms"
 
 
 @dataclass
@@ -38,19 +69,17 @@ class Explanation:
     def __str__(self) -> str:
         lines = []
         for i, program in enumerate(self.programs):
-            if program.known:
-                origin = "in memory"
-            elif program.from_cache:
-                origin = "from the cache"
-            else:
-                origin = f"compiled in {1e3 * program.compile_seconds:.0f} ms"
             lines.append(
-                f"program {i}: {len(program.calls)} operator(s), {origin}; cut: {program.reason}"
+                f"program {i}: {_count(program.calls)}, {program.origin}; {program.reason}"
             )
             if program.difference:
-                lines.append(f"  new because of {program.difference}")
+                lines.append(f"  new: {program.difference}")
             lines += [f"  {call}" for call in _folded(program.calls)]
         return "\n".join(lines)
+
+
+def _count(calls: tuple[str, ...]) -> str:
+    return "1 operator" if len(calls) == 1 else f"{len(calls)} operators"
 
 
 def _folded(calls: tuple[str, ...]) -> list[str]:
@@ -68,11 +97,13 @@ def _folded(calls: tuple[str, ...]) -> list[str]:
 class explain:  # noqa: N801 - called like a function
     """Note every program that is dispatched inside the block: ``with torch.tpu.explain() as e``.
 
-    ``print(e)`` afterwards lists them, and ``e.programs`` holds them. Contexts nest. What other
-    threads dispatch meanwhile is noted too.
+    ``print(e)`` afterwards lists them, and ``e.programs`` holds them. Works in every eager mode;
+    what was recorded and has not run is run when the block begins and when it ends, and leaving
+    it waits for compilers. Contexts nest. What other threads dispatch meanwhile is noted too.
     """
 
     def __enter__(self) -> Explanation:
+        _C.flush()
         _C.start_explaining()
         self._since = _C.dispatch_note_count()
         self._explanation = Explanation()
@@ -92,7 +123,9 @@ class explain:  # noqa: N801 - called like a function
                     calls=tuple(note["calls"]),
                     reason=note["reason"],
                     known=note["known"],
+                    shared=note["shared"],
                     from_cache=note["from_cache"],
+                    failed=note["failed"],
                     difference=note["difference"],
                     compile_seconds=note["compile_seconds"],
                 )
