@@ -20,16 +20,19 @@ def load() -> None:
 
     torch.utils.rename_privateuse1_backend("tpu")
 
-    from torch_tpu import _C, _backend, decompositions, plugins, tpu
+    from torch_tpu import _C, _backend, aot, decompositions, plugins, tpu
+    from torch_tpu.tpu import _precision
 
     _C.set_plugin_search(plugins.find_plugins)
     _C.set_decomposition(decompositions.run)
+    _C.set_slow_precision_notice(_precision.warn_of_passes)
     torch._register_device_module("tpu", tpu)
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
     # The modules' names, so that `import torch.tpu` works too.
     sys.modules["torch.backends.tpu"] = _backend
+    sys.modules["torch.tpu.aot"] = aot
     setattr(torch.backends, "tpu", _backend)  # noqa: B010 - torch does not declare it
     atexit.register(_C.finish)
     _loaded = True

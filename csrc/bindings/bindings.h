@@ -6,5 +6,7 @@ namespace torch_tpu::bindings {
 
 void bind_runtime(pybind11::module_& m);
 void bind_eager(pybind11::module_& m);
+void bind_precision(pybind11::module_& m);
+void bind_aot(pybind11::module_& m);
 
 }  // namespace torch_tpu::bindings

@@ -9,4 +9,6 @@ PYBIND11_MODULE(_C, m) {
   torch_tpu::eager::register_hooks();
   torch_tpu::bindings::bind_runtime(m);
   torch_tpu::bindings::bind_eager(m);
+  torch_tpu::bindings::bind_precision(m);
+  torch_tpu::bindings::bind_aot(m);
 }

@@ -166,8 +166,8 @@ std::string describe(const OperatorInfo& info, std::span<const c10::IValue> argu
 }
 
 // Turns what was lowered into a program: results, donation, returns; compiles it.
-ProgramPtr finish(Program program, sh::Builder& builder, const LoweredCall& lowered,
-                  const CallState& state, const std::string& what) {
+ProgramPtr finish(Program program, sh::Builder& builder, PrecisionCode precision,
+                  const LoweredCall& lowered, const CallState& state, const std::string& what) {
   sh::Values results;
   const auto add_output = [&](sh::Value value, int slot) {
     results.push_back(value);
@@ -205,6 +205,7 @@ ProgramPtr finish(Program program, sh::Builder& builder, const LoweredCall& lowe
     }
   }
   program.returns = lowered.returns;
+  if (builder.float32_products_asked()) program.precision = precision;
   if (!results.empty()) program.executable = runtime::compile(builder.finish(results), what);
   return std::make_shared<const Program>(std::move(program));
 }
@@ -221,13 +222,14 @@ at::Tensor over_storage(const c10::Storage& storage, const at::Tensor& like) {
 // PyTorch's decomposition, run on stand-ins: one program for the whole of it.
 class DecompositionTrace {
  public:
-  DecompositionTrace(const OperatorInfo& info, const CallState& state)
-      : info_(info), state_(state), trace_([this] {
+  DecompositionTrace(const OperatorInfo& info, PrecisionCode precision, const CallState& state)
+      : info_(info), precision_(precision), state_(state), trace_([this] {
           program_.parameters.push_back({Program::Parameter::Kind::kRandom, false, 0});
           return trace_.builder().parameter({sh::ElementType::kU64, {2}});
         }) {
     stand_ins_.resize(state.storages.size());
     bases_.resize(state.storages.size());
+    trace_.builder().set_float32_products(float32_products(precision));
   }
 
   // Whether run() failed because the operator came up again inside.
@@ -256,7 +258,7 @@ class DecompositionTrace {
       }
     }
     program_.random_count = trace_.random_count();
-    return finish(std::move(program_), trace_.builder(), lowered, state_,
+    return finish(std::move(program_), trace_.builder(), precision_, lowered, state_,
                   describe(info_, arguments));
   }
 
@@ -355,6 +357,7 @@ class DecompositionTrace {
   }
 
   const OperatorInfo& info_;
+  const PrecisionCode precision_;
   const CallState& state_;
   Program program_;
   Trace trace_;
@@ -372,15 +375,17 @@ bool decompose(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 
 ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
                         std::span<const c10::IValue> arguments, bool all_known, CallState& state) {
+  const PrecisionCode precision = state.precision() ? state.precision() : current_precision_code();
   std::string reason;  // why the rule does not serve
   if (info.rule) {
     Program program;
     sh::Builder builder;
+    builder.set_float32_products(float32_products(precision));
     ProgramInputs inputs(state, all_known, builder, program);
     try {
       const LoweredCall lowered = lower_operator(info, op, arguments, inputs);
       ProgramPtr compiled =
-          finish(std::move(program), builder, lowered, state, describe(info, arguments));
+          finish(std::move(program), builder, precision, lowered, state, describe(info, arguments));
       count_starts(info, state);
       return compiled;
     } catch (const Unsupported& e) {
@@ -395,7 +400,7 @@ ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
   }
   if (!all_known) return program_of_kind(Program::Kind::kKnownNumbers);
   Program::Kind kind = Program::Kind::kCpu;
-  DecompositionTrace trace(info, state);
+  DecompositionTrace trace(info, precision, state);
   try {
     if (ProgramPtr program = trace.run(op, arguments)) return program;
   } catch (const runtime::CompileError&) {

@@ -10,6 +10,7 @@
 
 #include "cache/program_directory.h"
 #include "pjrt/error.h"
+#include "runtime/program_dump.h"
 #include "runtime/runtime.h"
 #include "runtime/statistics.h"
 
@@ -70,6 +71,7 @@ std::shared_ptr<pjrt::Executable> compile(const std::string& stablehlo_text,
                                           const std::string& what) {
   const auto start = std::chrono::steady_clock::now();
   Runtime& runtime = Runtime::get();  // what fails here is not the compiler's fault
+  dump_program(stablehlo_text);
   try {
     pjrt::CompileOptions options;
     // XLA's CPU compiler otherwise drops NaN in maximum and minimum.
