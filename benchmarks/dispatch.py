@@ -12,11 +12,14 @@ import gc
 import importlib.util
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+import torch_tpu
 
 # Runs a chain of the given number of ops and waits for its result.
 Chain = Callable[[int], None]
@@ -195,7 +198,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="tpu", help="device to measure (default: tpu)")
     parser.add_argument("--rounds", type=int, default=15, help="rounds (default: 15)")
     options = parser.parse_args(arguments)
+    # The same products for every contender.
     torch.set_float32_matmul_precision("highest")
+    warnings.filterwarnings("ignore", category=torch_tpu.PerformanceWarning)
     contenders = {options.device: torch_chains(torch.device(options.device))}
     contenders.setdefault("cpu", torch_chains(torch.device("cpu")))
     if importlib.util.find_spec("jax") is not None:

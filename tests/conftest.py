@@ -17,6 +17,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Tells the comparison helpers which device results have to come from."""
     compare.DEVICE = config.getoption("--device")
+    # The CPU multiplies in float32, so the device has to; its default does not. Tests of the levels
+    # choose their own.
+    torch.set_float32_matmul_precision("highest")
+    config.addinivalue_line("filterwarnings", "ignore::torch_tpu.PerformanceWarning")
 
 
 @pytest.fixture(scope="session")
@@ -29,15 +33,6 @@ def device() -> torch.device:
 def fixed_seed() -> None:
     """Starts every test from the same random state."""
     torch.manual_seed(0)
-
-
-@pytest.fixture
-def highest_precision() -> Iterator[None]:
-    """Runs a test with plain float32 products, whatever the device's default precision is."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("highest")
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture

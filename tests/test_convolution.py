@@ -9,7 +9,7 @@ import torch
 from both_devices import check, data
 from torch.nn import functional
 
-pytestmark = pytest.mark.usefixtures("highest_precision", "no_fallback")
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 # (input, weight, options)
 CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [

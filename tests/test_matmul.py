@@ -10,7 +10,7 @@ import torch
 from both_devices import check, data
 from torch.nn import functional
 
-pytestmark = pytest.mark.usefixtures("highest_precision", "no_fallback")
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 FLOATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 NUMBERS = [*FLOATS, torch.int64, torch.int32, torch.int8, torch.uint8, torch.complex64]

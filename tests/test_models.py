@@ -12,7 +12,7 @@ import torch
 import transformers
 from compare import assert_close_to_scale, assert_same, named_tensors
 
-pytestmark = pytest.mark.usefixtures("highest_precision", "no_fallback")
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 RTOL = 1e-4
 VOCAB, WIDTH, HIDDEN, HEADS, LAYERS = 128, 64, 96, 4, 2

@@ -12,7 +12,7 @@ import torch
 from compare import assert_same, named_tensors
 from torch import nn
 
-pytestmark = pytest.mark.usefixtures("highest_precision", "no_fallback")
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
 class Case(NamedTuple):

@@ -244,6 +244,7 @@ def test_data_parallel_by_hand() -> None:
         """
 import torch
 from torch import nn
+torch.set_float32_matmul_precision("highest")
 torch.manual_seed(0)
 whole = nn.Linear(4, 3)
 halves = [nn.Linear(4, 3).to(f"tpu:{i}") for i in range(2)]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from both_devices import check, data
 
-pytestmark = pytest.mark.usefixtures("highest_precision", "no_fallback")
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 
 def compare_module(module: torch.nn.Module, *inputs: torch.Tensor, tolerance: float | None) -> None:

@@ -10,7 +10,7 @@ import torch
 from both_devices import check, data
 from torch.nn import functional
 
-pytestmark = pytest.mark.usefixtures("highest_precision", "no_fallback")
+pytestmark = pytest.mark.usefixtures("no_fallback")
 
 SIZES: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((2, 3, 5), {"size": 10}),

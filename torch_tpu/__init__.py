@@ -1,6 +1,7 @@
 """A native PyTorch backend for TPUs: the device "tpu"."""
 
 from torch_tpu._loader import load
+from torch_tpu._warnings import PerformanceWarning
 
 __version__ = "0.1.0"
 
@@ -10,4 +11,4 @@ def _autoload() -> None:
     load()
 
 
-__all__ = ["__version__", "load"]
+__all__ = ["PerformanceWarning", "__version__", "load"]

@@ -20,13 +20,15 @@ def load() -> None:
 
     torch.utils.rename_privateuse1_backend("tpu")
 
-    from torch_tpu import _C, _backend, decompositions, plugins, remote_cache, tpu
+    from torch_tpu import _C, _backend, aot, decompositions, plugins, remote_cache, tpu
+    from torch_tpu.tpu import _precision
 
     _C.set_torch_version(f"{torch.__version__} {torch.version.git_version}")
     _C.set_plugin_search(plugins.find_plugins)
     _C.set_decomposition(decompositions.run)
     _C.set_remote_stores(remote_cache.RemoteStore)
     _C.set_stack_source(tpu._explain.user_stack)
+    _C.set_slow_precision_notice(_precision.warn_of_passes)
     torch._register_device_module("tpu", tpu)
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
@@ -35,6 +37,7 @@ def load() -> None:
     sys.modules["torch.backends.tpu"] = _backend
     sys.modules["torch.tpu.compilation_cache"] = tpu.compilation_cache
     sys.modules["torch.tpu.debug"] = tpu.debug
+    sys.modules["torch.tpu.aot"] = aot
     setattr(torch.backends, "tpu", _backend)  # noqa: B010 - torch does not declare it
     # The last one registered runs first.
     atexit.register(_C.leave_python)

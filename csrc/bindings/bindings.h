@@ -10,5 +10,7 @@ void bind_modes(pybind11::module_& m);
 void bind_fusion(pybind11::module_& m);
 void bind_dry_run(pybind11::module_& m);
 void bind_cache(pybind11::module_& m);
+void bind_precision(pybind11::module_& m);
+void bind_aot(pybind11::module_& m);
 
 }  // namespace torch_tpu::bindings

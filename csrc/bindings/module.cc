@@ -13,4 +13,6 @@ PYBIND11_MODULE(_C, m) {
   torch_tpu::bindings::bind_fusion(m);
   torch_tpu::bindings::bind_dry_run(m);
   torch_tpu::bindings::bind_cache(m);
+  torch_tpu::bindings::bind_precision(m);
+  torch_tpu::bindings::bind_aot(m);
 }

@@ -13,6 +13,12 @@ namespace {
 // Beyond this many storages slots are found by hashing instead of a linear search.
 constexpr size_t kIndexFrom = 24;
 
+// The first word of a key: the operator's address, whose lowest bit and highest 17 are free, and
+// what holds for the whole call.
+constexpr int kPrecisionShift = 48;
+constexpr int kFloatTypeShift = 56;
+constexpr uint64_t kPrecisionMask = ((uint64_t{1} << kPrecisionBits) - 1) << kPrecisionShift;
+
 enum Tag : uint64_t {
   kNone = 1,
   kTpuTensor,
@@ -224,6 +230,14 @@ Pool& pool() {
 
 }  // namespace
 
+PrecisionCode CallState::precision() const {
+  return (key.front() & kPrecisionMask) >> kPrecisionShift;
+}
+
+void CallState::set_precision(PrecisionCode code) {
+  key.front() = (key.front() & ~kPrecisionMask) | code << kPrecisionShift;
+}
+
 void CallState::clear() {
   key.clear();
   storages.clear();
@@ -266,9 +280,13 @@ int CallState::slot(DeviceStorage& storage) {
 void gather(const OperatorInfo& info, std::span<const c10::IValue> arguments, bool all_known,
             CallState& state) {
   state.clear();
-  // The default dtype decides what integers are divided in. Addresses leave the high bits free.
+  // The default dtype decides what integers are divided in.
   const auto float_type = static_cast<uint64_t>(c10::get_default_dtype_as_scalartype());
-  state.key.push_back(reinterpret_cast<uint64_t>(&info) | (all_known ? 1 : 0) | float_type << 56);
+  state.key.push_back(reinterpret_cast<uint64_t>(&info) | (all_known ? 1 : 0) |
+                      float_type << kFloatTypeShift);
+  if (info.uses_precision.load(std::memory_order_relaxed)) {
+    state.set_precision(current_precision_code());
+  }
   Gatherer gatherer(info, all_known, state);
   for (size_t i = 0; i < info.arguments.size(); ++i) {
     gatherer.argument(info.arguments[i], arguments[i]);

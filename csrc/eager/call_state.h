@@ -10,6 +10,7 @@
 
 #include "eager/device_storage.h"
 #include "eager/operator_info.h"
+#include "eager/precision.h"
 
 namespace torch_tpu::eager {
 
@@ -51,6 +52,10 @@ struct CallState {
     lowering::BaseBox box;
   };
   std::vector<MovingView> moving;
+
+  // How products of float32 are taken, where the signature says so; else 0.
+  PrecisionCode precision() const;
+  void set_precision(PrecisionCode code);
 
   void clear();
   int slot(DeviceStorage& storage);  // adds it when new

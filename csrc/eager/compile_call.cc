@@ -169,8 +169,9 @@ std::string describe(const OperatorInfo& info, std::span<const c10::IValue> argu
 
 // Turns what was lowered into a program: results, donation, returns; compiles it. `text` becomes
 // its StableHLO.
-ProgramPtr finish(Program program, sh::Builder& builder, const LoweredCall& lowered,
-                  const CallState& state, const std::string& what, std::string& text) {
+ProgramPtr finish(Program program, sh::Builder& builder, PrecisionCode precision,
+                  const LoweredCall& lowered, const CallState& state, const std::string& what,
+                  std::string& text) {
   sh::Values results;
   const auto add_output = [&](sh::Value value, int slot) {
     results.push_back(value);
@@ -208,6 +209,7 @@ ProgramPtr finish(Program program, sh::Builder& builder, const LoweredCall& lowe
     }
   }
   program.returns = lowered.returns;
+  if (builder.float32_products_asked()) program.precision = precision;
   if (!results.empty()) {
     text = builder.finish(results);
     program.executable = compile_program(text, what);
@@ -227,13 +229,14 @@ at::Tensor over_storage(const c10::Storage& storage, const at::Tensor& like) {
 // PyTorch's decomposition, run on stand-ins: one program for the whole of it.
 class DecompositionTrace {
  public:
-  DecompositionTrace(const OperatorInfo& info, const CallState& state)
-      : info_(info), state_(state), trace_([this] {
+  DecompositionTrace(const OperatorInfo& info, PrecisionCode precision, const CallState& state)
+      : info_(info), precision_(precision), state_(state), trace_([this] {
           program_.parameters.push_back({Program::Parameter::Kind::kRandom, false, 0});
           return trace_.builder().parameter({sh::ElementType::kU64, {2}});
         }) {
     stand_ins_.resize(state.storages.size());
     bases_.resize(state.storages.size());
+    trace_.builder().set_float32_products(float32_products(precision));
   }
 
   // Whether run() failed because the operator came up again inside.
@@ -263,9 +266,9 @@ class DecompositionTrace {
     }
     program_.random_count = trace_.random_count();
     std::string text;
-    ProgramPtr program = finish(std::move(program_), trace_.builder(), lowered, state_,
+    ProgramPtr program = finish(std::move(program_), trace_.builder(), precision_, lowered, state_,
                                 describe(info_, arguments), text);
-    if (!trace_.is_private()) store_record(info_, true, state_, *program, text);
+    if (!trace_.is_private()) store_record(info_, true, precision_, state_, *program, text);
     return program;
   }
 
@@ -364,6 +367,7 @@ class DecompositionTrace {
   }
 
   const OperatorInfo& info_;
+  const PrecisionCode precision_;
   const CallState& state_;
   Program program_;
   Trace trace_;
@@ -381,7 +385,8 @@ bool decompose(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 
 ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
                         std::span<const c10::IValue> arguments, bool all_known, CallState& state) {
-  if (ProgramPtr recorded = load_record(info, all_known, state, describe(info, arguments))) {
+  const PrecisionCode precision = state.precision() ? state.precision() : current_precision_code();
+  if (ProgramPtr recorded = load_record(info, all_known, precision, state, describe(info, arguments))) {
     if (recorded->by_rule) count_starts(info, state);
     return recorded;
   }
@@ -389,14 +394,15 @@ ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
   if (info.rule) {
     Program program;
     sh::Builder builder;
+    builder.set_float32_products(float32_products(precision));
     ProgramInputs inputs(state, all_known, builder, program);
     try {
       program.by_rule = true;
       const LoweredCall lowered = lower_operator(info, op, arguments, inputs);
       std::string text;
       ProgramPtr compiled =
-          finish(std::move(program), builder, lowered, state, describe(info, arguments), text);
-      store_record(info, all_known, state, *compiled, text);
+          finish(std::move(program), builder, precision, lowered, state, describe(info, arguments), text);
+      store_record(info, all_known, precision, state, *compiled, text);
       count_starts(info, state);
       return compiled;
     } catch (const Unsupported& e) {
@@ -411,11 +417,11 @@ ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
   }
   if (!all_known) {
     ProgramPtr program = program_of_kind(Program::Kind::kKnownNumbers);
-    store_record(info, all_known, state, *program, {});
+    store_record(info, all_known, precision, state, *program, {});
     return program;
   }
   Program::Kind kind = Program::Kind::kCpu;
-  DecompositionTrace trace(info, state);
+  DecompositionTrace trace(info, precision, state);
   try {
     if (ProgramPtr program = trace.run(op, arguments)) return program;
   } catch (const runtime::CompileError&) {

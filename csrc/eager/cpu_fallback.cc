@@ -40,8 +40,7 @@ bool first_time(const std::string& op) {
 FallbackPolicy fallback_policy() { return policy().load(std::memory_order_relaxed); }
 void set_fallback_policy(FallbackPolicy p) { policy().store(p); }
 
-void run_on_cpu(const OperatorInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack,
-                const std::string& reason) {
+void announce_fallback(const OperatorInfo& info, const std::string& reason) {
   require_real_values(info.name.c_str());
   runtime::statistics().count_fallback(info.qualified());
   switch (fallback_policy()) {
@@ -60,6 +59,11 @@ void run_on_cpu(const OperatorInfo& info, const c10::OperatorHandle& op, torch::
     case FallbackPolicy::kSilent:
       break;
   }
+}
+
+void run_on_cpu(const OperatorInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack,
+                const std::string& reason) {
+  announce_fallback(info, reason);
   at::native::cpu_fallback(op, &stack);
 }
 

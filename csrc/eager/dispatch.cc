@@ -72,10 +72,16 @@ void find_and_run(const OperatorInfo& info, const c10::OperatorHandle& op, bool 
       gather(info, arguments_of(info, stack), all_known, *state);
       program = compile();
     }
+    if (program->precision) {
+      // A program that depends on the precision never serves a signature that leaves it open.
+      info.uses_precision.store(true, std::memory_order_relaxed);
+      state->set_precision(program->precision);
+    }
     store_program(state->key, program);
     if (program->executable) {
       miss = note_miss(info, arguments_of(info, stack), all_known, *state, program);
     }
+    if (program->precision) notice_precision(program->precision);
   }
   run(program, info, op, *state, stack, miss ? &*miss : nullptr);
 }

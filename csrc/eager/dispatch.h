@@ -36,6 +36,9 @@ enum class FallbackPolicy { kWarn, kSilent, kError };
 FallbackPolicy fallback_policy();
 void set_fallback_policy(FallbackPolicy policy);
 
+// Counts a call that goes to the CPU and warns or refuses, as the policy says.
+void announce_fallback(const OperatorInfo& info, const std::string& reason);
+
 // The operator on the CPU, with copies there and back. `reason` goes into the warning.
 void run_on_cpu(const OperatorInfo& info, const c10::OperatorHandle& op, torch::jit::Stack& stack,
                 const std::string& reason);

@@ -3,6 +3,8 @@
 #include <ATen/Dispatch_v2.h>
 #include <c10/core/DefaultDtype.h>
 
+#include "eager/cpu_error.h"
+
 namespace torch_tpu::eager {
 
 namespace {
@@ -47,7 +49,19 @@ void FillingFunctor::operator()(const c10::OperatorHandle& op, c10::DispatchKeyS
   dispatch(info_, op, *stack);
 }
 
+void IntervalFunctor::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
+                                 torch::jit::Stack* stack) {
+  const std::span<const c10::IValue> arguments(
+      stack->data() + (stack->size() - info_.arguments.size()), info_.arguments.size());
+  if (arguments[1].toDouble() > arguments[2].toDouble()) throw_as_cpu_does(op, arguments);
+  dispatch(info_, op, *stack);
+}
+
 void register_filling(torch::Library& aten) {
+  const c10::OperatorHandle uniform =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::uniform_", "");
+  aten.impl("uniform_", torch::CppFunction::makeFromBoxedFunctor(
+                            std::make_unique<IntervalFunctor>(operator_info(uniform))));
   for (const char* overload : {"fill_.Scalar", "full", "full_like", "new_full",
                                "masked_fill.Scalar", "masked_fill_.Scalar"}) {
     const std::string name(overload);

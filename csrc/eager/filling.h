@@ -20,6 +20,16 @@ class FillingFunctor : public c10::OperatorKernel {
   std::optional<size_t> dtype_;  // the argument that may give the dtype
 };
 
+// The kernel of uniform_: refuses an interval that ends before it starts, as the CPU does.
+class IntervalFunctor : public c10::OperatorKernel {
+ public:
+  explicit IntervalFunctor(const OperatorInfo& info) : info_(info) {}
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack);
+
+ private:
+  const OperatorInfo& info_;
+};
+
 void register_filling(torch::Library& aten);
 
 }  // namespace torch_tpu::eager

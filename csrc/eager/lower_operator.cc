@@ -8,8 +8,11 @@
 #include <set>
 
 #include "eager/call_state.h"
+#include "eager/cpu_error.h"
 #include "eager/scalar_types.h"
+#include "lowering/platform.h"
 #include "lowering/promotion.h"
+#include "runtime/runtime.h"
 
 namespace torch_tpu::eager {
 
@@ -82,7 +85,7 @@ class OperatorLowering {
     if (info.written) {
       uint32_t place = next_tensor_;
       for (const at::Tensor& t : tensors_of(value)) {
-        if (t.defined() && is_tpu(t)) written_.push_back({t, place++});
+        if (t.defined() && is_tpu(t)) written_.push_back({t, place++, info.is_out});
         // A written argument that is absent has no place among the results.
       }
       if (info.is_out) next_tensor_ = place;
@@ -165,7 +168,7 @@ class OperatorLowering {
           t, moving ? lowering::read_moving_view(base, view_of(t), moving->box, moving->start)
                     : lowering::read_view(base, view_of(t)));
     }
-    return {value, wrapped};
+    return {value, wrapped, t.is_contiguous()};
   }
 
   // The types of the results, in a rule's order.
@@ -180,7 +183,7 @@ class OperatorLowering {
                             : sh::TensorType{});
       }
     }
-    for (const auto& [t, place] : written_) {
+    for (const auto& [t, place, is_out] : written_) {
       types.push_back({to_element_type(t.scalar_type()), t.sizes().vec()});
     }
     call_.set_outputs(std::move(types));
@@ -292,12 +295,26 @@ class OperatorLowering {
       }
       result_.returns.push_back(std::move(ret));
     }
-    for (const auto& [t, place] : written_) {
+    resize_outputs(values, next);
+    for (const auto& [t, place, is_out] : written_) {
       const sh::Value v = values[next++];
       if (v && t.numel() > 0) {
         write(t, place, lazy_bits(t, fit(v, t.scalar_type(), t.sizes().vec())));
       }
     }
+  }
+
+  // Where no meta kernel has said how large they are: to what the rule has for them.
+  void resize_outputs(const sh::Values& values, size_t first) const {
+    bool resized = false;
+    for (size_t i = 0; i < written_.size(); ++i) {
+      const at::Tensor& t = written_[i].tensor;
+      const sh::Value v = values[first + i];
+      if (!written_[i].is_out || !v || t.numel() > 0 || v.numel() == 0) continue;
+      at::native::resize_output(t, v.dims());
+      resized = true;
+    }
+    if (resized) throw GatherAgain{};
   }
 
   void write(const at::Tensor& t, uint32_t place, sh::Value value) {
@@ -327,6 +344,7 @@ class OperatorLowering {
   struct Written {
     at::Tensor tensor;
     uint32_t place;  // among the call's tpu tensors
+    bool is_out;
   };
   std::vector<Written> written_;
   uint32_t next_tensor_ = 0;
@@ -429,11 +447,40 @@ void check_cast_in_place(const OperatorInfo& info, const c10::OperatorHandle& op
               " can't be cast to the desired output type ", self);
 }
 
+// Meta kernels let results be cast to the dtype of `out`; some of the CPU's kernels want it to be
+// their own. They are asked where it is not the input's.
+void check_out_dtypes(const OperatorInfo& info, const c10::OperatorHandle& op,
+                      std::span<const c10::IValue> arguments) {
+  std::optional<c10::ScalarType> input;
+  bool unusual = false;
+  for (size_t i = 0; i < info.arguments.size(); ++i) {
+    for (const at::Tensor& t : tensors_of(arguments[i])) {
+      if (!t.defined()) continue;
+      const c10::ScalarType type = t.scalar_type();
+      if (!info.arguments[i].is_out) {
+        if (!input) input = type;
+      } else if (input && type != *input) {
+        unusual = true;
+      }
+    }
+  }
+  if (!unusual) return;
+  try {
+    throw_as_cpu_does(op, arguments);
+  } catch (const c10::NotImplementedError&) {
+    throw;
+  } catch (const c10::Error& e) {
+    // Others are of the values it was tried with.
+    if (e.msg().find("type") != std::string::npos) throw;
+  }
+}
+
 }  // namespace
 
 std::optional<torch::jit::Stack> check_call(const OperatorInfo& info, const c10::OperatorHandle& op,
                                             std::span<const c10::IValue> arguments) {
   check_overlaps(info, arguments);
+  check_out_dtypes(info, op, arguments);
   if (info.rule && info.rule->options.own_types) return std::nullopt;
   std::optional<torch::jit::Stack> meta = run_meta_for_out(info, op, arguments);
   check_cast_in_place(info, op, arguments);
@@ -459,6 +506,9 @@ LoweredCall lower_operator(const OperatorInfo& info, const c10::OperatorHandle& 
                            std::span<const c10::IValue> arguments, LoweringInputs& inputs) {
   const std::optional<torch::jit::Stack> meta = check_call(info, op, arguments);
   if (!info.rule) throw Unsupported(info.qualified() + ": no rule");
+  static const bool for_tpu = runtime::Runtime::get().platform() == "tpu";
+  const lowering::CompilingFor compiler(for_tpu ? lowering::Platform::kTpu
+                                                : lowering::Platform::kCpu);
   const lowering::DefaultFloat float_type(to_element_type(c10::get_default_dtype_as_scalartype()));
   return OperatorLowering(info, arguments, inputs).lower(meta);
 }

@@ -3,6 +3,7 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ struct OperatorInfo {
   std::vector<ReturnInfo> returns;
   int device_argument = -1;   // of a factory or a *_like operator: where the result goes
   bool mutates_only = false;  // an out= or in-place variant: written arguments are the results
+  // Whether some program of it takes products of float32: then every signature says how. Found out
+  // when the first one is lowered, whatever rule or decomposition does it.
+  mutable std::atomic<bool> uses_precision{false};
 
   std::string qualified() const { return overload.empty() ? name : name + "." + overload; }
 };

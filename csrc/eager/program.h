@@ -50,6 +50,7 @@ struct Program {
   std::vector<CallReturn> returns;
   int64_t random_count = 0;  // 32-bit random numbers drawn per run
   size_t output_bytes = 0;
+  PrecisionCode precision = 0;  // at which it takes products of float32; 0: it takes none
   // When it was last looked up, counted in programs stored; for eviction.
   // Read and written through std::atomic_ref.
   mutable uint64_t last_used = 0;

@@ -137,6 +137,7 @@ std::optional<std::string> write_program(const Program& program, std::string_vie
   Writer w;
   w.plain(static_cast<uint8_t>(program.kind));
   w.plain<uint8_t>(program.by_rule);
+  w.plain<uint64_t>(program.precision);
   w.plain<uint64_t>(program.parameters.size());
   for (const Program::Parameter& p : program.parameters) {
     w.plain(static_cast<uint8_t>(p.kind));
@@ -177,6 +178,8 @@ Program read_program(Reader r, const OperatorInfo& info, const CallState& state,
   Program program;
   program.kind = r.choice(Program::Kind::kKnownNumbers);
   program.by_rule = r.plain<uint8_t>() != 0;
+  program.precision = r.plain<uint64_t>();
+  check(program.precision >> kPrecisionBits == 0);
   program.parameters.resize(r.count(6));
   for (Program::Parameter& p : program.parameters) {
     p.kind = r.choice(Program::Parameter::Kind::kRandom);
@@ -244,9 +247,11 @@ std::string& torch_version() {
 }
 
 // The signature without addresses: what they stand for is written out after it.
-cache::EntryKey record_key(const OperatorInfo& info, bool all_known, const CallState& state) {
+cache::EntryKey record_key(const OperatorInfo& info, bool all_known, PrecisionCode precision,
+                           const CallState& state) {
   std::vector<uint64_t> words = state.key;
-  words[0] = static_cast<uint64_t>(all_known) | words[0] >> 48 << 48;
+  // The default dtype is in the upper bits; the lower ones are an address.
+  words[0] = static_cast<uint64_t>(all_known) | precision << 1 | words[0] >> 56 << 56;
   Writer types;
   for (const uint32_t place : state.layout_places) {
     write_type(types, reinterpret_cast<const runtime::Layout*>(words[place])->type);
@@ -268,10 +273,10 @@ const std::string& record_scope() {
   return s;
 }
 
-ProgramPtr load_record(const OperatorInfo& info, bool all_known, const CallState& state,
-                       const std::string& what) {
+ProgramPtr load_record(const OperatorInfo& info, bool all_known, PrecisionCode precision,
+                       const CallState& state, const std::string& what) {
   if (!recordable(info)) return nullptr;
-  const cache::EntryKey key = record_key(info, all_known, state);
+  const cache::EntryKey key = record_key(info, all_known, precision, state);
   cache::ProgramCache& cache = cache::ProgramCache::get();
   const cache::Lookup found = cache.find(key);
   if (!found) return nullptr;
@@ -287,12 +292,13 @@ ProgramPtr load_record(const OperatorInfo& info, bool all_known, const CallState
   return std::make_shared<const Program>(std::move(program));
 }
 
-void store_record(const OperatorInfo& info, bool all_known, const CallState& state,
-                  const Program& program, const std::string& text) noexcept {
+void store_record(const OperatorInfo& info, bool all_known, PrecisionCode precision,
+                  const CallState& state, const Program& program,
+                  const std::string& text) noexcept {
   if (!recordable(info)) return;
   try {
     if (const std::optional<std::string> payload = write_program(program, text)) {
-      cache::ProgramCache::get().store(record_key(info, all_known, state), *payload);
+      cache::ProgramCache::get().store(record_key(info, all_known, precision, state), *payload);
     }
   } catch (const std::exception&) {
     // The cache is an aid: without it the next process does the work again.

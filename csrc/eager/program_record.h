@@ -14,14 +14,16 @@ void set_torch_version(std::string version);
 // What every record of this process depends on, as lines of text. Starts the device.
 const std::string& record_scope();
 
-// The program recorded for the gathered call, with its executable loaded (or compiled); null when
+// The program recorded for the gathered call at this precision (whether or not it takes any
+// products), with its executable loaded (or compiled); null when
 // there is none. Throws runtime::CompileError.
-ProgramPtr load_record(const OperatorInfo& info, bool all_known, const CallState& state,
-                       const std::string& what);
+ProgramPtr load_record(const OperatorInfo& info, bool all_known, PrecisionCode precision,
+                       const CallState& state, const std::string& what);
 
 // Records a program of kind kCompiled or kKnownNumbers; `text` is its StableHLO (empty when nothing
 // is computed). What cannot be written down is left out.
-void store_record(const OperatorInfo& info, bool all_known, const CallState& state,
-                  const Program& program, const std::string& text) noexcept;
+void store_record(const OperatorInfo& info, bool all_known, PrecisionCode precision,
+                  const CallState& state, const Program& program,
+                  const std::string& text) noexcept;
 
 }  // namespace torch_tpu::eager

@@ -136,7 +136,8 @@ Value matrix_of(Builder& b, ElementType dtype, const Taps& taps) {
 
 // Contracts dimension `dim` of x with one of the matrix; the other one takes its place.
 Value contract_along(Value x, int64_t dim, Value matrix, int64_t matrix_dim) {
-  const Value mixed = dot(x, matrix, {.lhs_contracting = {dim}, .rhs_contracting = {matrix_dim}});
+  const Value mixed =
+      exact_dot(x, matrix, {.lhs_contracting = {dim}, .rhs_contracting = {matrix_dim}});
   if (dim == x.rank() - 1) return mixed;
   Dims order;
   for (int64_t i = 0; i < x.rank(); ++i) {

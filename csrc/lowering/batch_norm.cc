@@ -95,10 +95,14 @@ Value no_reserve(const Call& call) {
 // (output, save_mean, save_invstd), then the running statistics, which are written in training.
 Values native_batch_norm(Call& call) {
   const BatchNorm n = call.boolean("training") ? train(call) : evaluate(call);
-  Values results{n.output, n.save_mean, n.save_invstd};
+  Values results, statistics;
   // A statistic that is not there has no place among the results.
-  if (call.has("running_mean")) results.push_back(n.running_mean);
-  if (call.has("running_var")) results.push_back(n.running_var);
+  if (call.has("running_mean")) statistics.push_back(n.running_mean);
+  if (call.has("running_var")) statistics.push_back(n.running_var);
+  const bool into_out = call.overload() == "out";
+  if (into_out) results = statistics;
+  results.insert(results.end(), {n.output, n.save_mean, n.save_invstd});
+  if (!into_out) results.insert(results.end(), statistics.begin(), statistics.end());
   return results;
 }
 

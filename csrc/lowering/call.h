@@ -50,6 +50,9 @@ struct Number {
 struct TensorArgument {
   Value value;                  // empty: an undefined tensor (None)
   bool wrapped_number = false;  // a Python number in tensor's clothes: weak in type promotion
+  // PyTorch's is_contiguous(). Only matters to rules whose saved results its backward formulas
+  // read differently for each layout of the argument.
+  bool contiguous = true;
 };
 
 using Argument = std::variant<std::monostate,               // None

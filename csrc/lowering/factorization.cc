@@ -47,18 +47,6 @@ Value first_bad_minor(Value a, Value failed) {
   return sh::while_({zero, a, number_of(b, info, 0)}, condition, body)[2];
 }
 
-// The whole of a Hermitian matrix of which one triangle is meaningful.
-Value hermitian(Value a, bool upper) {
-  Value mirrored = matrix_transpose(a);
-  if (sh::is_complex(a.dtype())) {
-    mirrored = sh::complex(sh::real(mirrored), -sh::imag(mirrored));
-  }
-  const TensorType index{ElementType::kS32, a.dims()};
-  const Value i = sh::iota(a.builder(), index, a.rank() - 2);
-  const Value j = sh::iota(a.builder(), index, a.rank() - 1);
-  return sh::select(upper ? sh::le(i, j) : sh::ge(i, j), a, mirrored);
-}
-
 Values cholesky_ex(Call& call) {
   if (call.boolean("check_errors")) throw Unsupported("linalg_cholesky_ex: check_errors");
   const Value a = matrix_argument(call, "self");
@@ -99,11 +87,7 @@ Values cholesky_inverse(Call& call) {
 
 // --- QR -----------------------------------------------------------------------------------------
 
-// LAPACK's form: R and the reflectors below it, and the reflectors' factors. Each compiler has
-// this built in.
-struct Reflectors {
-  Value packed, factors;
-};
+}  // namespace
 
 Reflectors reflect(Value a) {
   const int64_t count = std::min(rows(a), columns(a));
@@ -113,6 +97,8 @@ Reflectors reflect(Value a) {
   return {out[0], out[1]};
 }
 
+namespace {
+
 // `value` grown with zeros, or cut, along one dimension.
 Value resized(Value value, int64_t dim, int64_t size) {
   Dims low(value.dims().size(), 0), high = low;
@@ -120,8 +106,9 @@ Value resized(Value value, int64_t dim, int64_t size) {
   return sh::pad(value, number_of(value.builder(), TensorType{value.dtype(), {}}, 0), low, high);
 }
 
-// The first `count` columns of the reflectors' product.
-Value product(Reflectors r, int64_t count) {
+}  // namespace
+
+Value reflectors_product(Reflectors r, int64_t count) {
   r.packed = resized(r.packed, r.packed.rank() - 1, count);
   // A factor of zero is a reflector that does nothing.
   r.factors = resized(r.factors, r.factors.rank() - 1, count);
@@ -129,33 +116,52 @@ Value product(Reflectors r, int64_t count) {
                          {r.packed, r.factors}, {r.packed.type()}, "", /*api_version=*/1)[0];
 }
 
-Value reflectable(const Call& call, std::string_view name) {
-  const Value a = matrix_argument(call, name);
-  if (a.numel() == 0) throw Unsupported(call.op() + ": an empty matrix");
-  return a;
-}
+namespace {
 
 Values qr(Call& call) {
-  const Value a = reflectable(call, "A");
+  const Value a = matrix_argument(call, "A");
   const std::string mode = call.string("mode", "reduced");
   const int64_t least = std::min(rows(a), columns(a));
   const int64_t inner = mode == "complete" ? rows(a) : least;
+  if (a.numel() == 0) {
+    Builder& b = call.builder();
+    const Dims batch = batch_dims(a);
+    const Value one = identity_matrices(b, a.dtype(), batch, rows(a));
+    const Value q = mode == "r" ? number_of(b, TensorType{a.dtype(), {0}}, 0)
+                                : sh::slice_dim(one, one.rank() - 1, 0, inner);
+    return {q, number_of(b, TensorType{a.dtype(), with_batch(batch, {inner, columns(a)})}, 0)};
+  }
   const Reflectors r = reflect(a);
   const Value upper = upper_triangle(sh::slice_dim(r.packed, a.rank() - 2, 0, inner));
   if (mode == "r") return {number_of(call.builder(), TensorType{a.dtype(), {0}}, 0), upper};
-  return {product(r, inner), upper};
+  return {reflectors_product(r, inner), upper};
 }
 
 Values geqrf(Call& call) {
-  const Reflectors r = reflect(reflectable(call, "self"));
+  const Value a = matrix_argument(call, "self");
+  if (a.numel() == 0) {
+    const Dims factors = with_batch(batch_dims(a), {std::min(rows(a), columns(a))});
+    return {a, number_of(call.builder(), TensorType{a.dtype(), factors}, 0)};
+  }
+  const Reflectors r = reflect(a);
   return {r.packed, r.factors};
 }
 
 Values householder_product(Call& call) {
-  const Value a = reflectable(call, "input");
+  const Value a = matrix_argument(call, "input");
   const Value tau = call.tensor("tau");
   if (rows(a) < columns(a)) throw Unsupported("linalg_householder_product: a wide matrix");
-  return {product({a, tau}, columns(a))};
+  if (a.numel() == 0) return {a};
+  return {reflectors_product({a, tau}, columns(a))};
+}
+
+// Multiplies by the whole orthogonal matrix, from either side.
+Values ormqr(Call& call) {
+  const Value a = matrix_argument(call, "self"), other = matrix_argument(call, "input3");
+  if (other.numel() == 0) return {other};
+  Value q = reflectors_product({a, call.tensor("input2")}, rows(a));
+  if (call.boolean("transpose")) q = adjoint(q);
+  return {call.boolean("left", true) ? matrix_product(q, other) : matrix_product(other, q)};
 }
 
 }  // namespace
@@ -167,6 +173,7 @@ void register_factorization(Registry& r) {
   r.add("aten::linalg_qr", qr);
   r.add("aten::geqrf", geqrf);
   r.add("aten::linalg_householder_product", householder_product);
+  r.add("aten::ormqr", ormqr);
 }
 
 }  // namespace torch_tpu::lowering

@@ -218,6 +218,11 @@ Values sample(Call& call, int64_t count) {
   const Value input = call.tensor("input");
   const ElementType type = compute_type(input.dtype());
   const Sampler s = sampler(call, count, type);
+  if (s.points == 0 || input.numel() == 0) {
+    Dims dims{input.dim(0), input.dim(1)};
+    dims.insert(dims.end(), s.output.begin(), s.output.end());
+    return {splat(call.builder(), {input.dtype(), dims}, 0)};
+  }
   const Value image = channels_last(convert(input, type));
   Value sum;
   for (const Corner& corner : s.corners) {
@@ -267,6 +272,12 @@ Values sample_backward(Call& call, int64_t count) {
   const Value grad = channels_last(convert(call.tensor("grad_output"), type));
   const std::vector<bool> wanted = call.bools("output_mask");
   Values grads(2);
+  if (grad.numel() == 0 || input.numel() == 0) {
+    const Value grid = call.tensor("grid");
+    if (wanted[0]) grads[0] = splat(call.builder(), input.type(), 0);
+    if (wanted[1]) grads[1] = splat(call.builder(), grid.type(), 0);
+    return grads;
+  }
   if (wanted[0]) {
     grads[0] = convert(channels_second(input_gradient(s, grad), s.image), input.dtype());
   }

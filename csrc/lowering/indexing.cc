@@ -95,6 +95,10 @@ Value put_rows(Call& call, Value source, Merge merge) {
 
 Values index_add(Call& call) {
   Value source = call.tensor("source");
+  // A source of one element may come with other dimensions.
+  if (source.rank() != call.tensor("self").rank() && source.numel() != 1) {
+    throw InvalidArgument("index_add_(): self and source must have as many dimensions");
+  }
   if (!call.is_known("alpha", 1)) {
     const ElementType type = compute_type(source.dtype());
     source = sh::convert(source, type);
@@ -142,6 +146,9 @@ Value ranks(Value flat_mask) {
 
 Values masked_scatter(Call& call) {
   const Dims dims = sh::broadcast_shapes({call.tensor("self").dims(), call.tensor("mask").dims()});
+  if (!sh::is_bool(call.tensor("mask").dtype())) {
+    throw InvalidArgument("masked_scatter_: expected a boolean mask");
+  }
   const Value self = sh::broadcast_to(call.tensor("self"), dims);
   const Value mask = as(call.tensor("mask"), ElementType::kPred, dims);
   const Value source = sh::flatten(sh::convert(call.tensor("source"), self.dtype()));

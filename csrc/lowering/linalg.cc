@@ -35,6 +35,27 @@ Value matrix_transpose(Value a) {
   return sh::transpose(a, order);
 }
 
+Value conjugated(Value a) {
+  return sh::is_complex(a.dtype()) ? sh::complex(sh::real(a), -sh::imag(a)) : a;
+}
+
+Value adjoint(Value a) { return conjugated(matrix_transpose(a)); }
+
+Value flat_batch(Value a) {
+  return sh::reshape(a, {sh::product(batch_dims(a)), rows(a), columns(a)});
+}
+
+Value matrix_product(Value a, Value b) {
+  Dims batch;
+  for (int64_t d = 0; d < a.rank() - 2; ++d) batch.push_back(d);
+  return sh::dot_general(a, b,
+                         {.lhs_batching = batch,
+                          .rhs_batching = batch,
+                          .lhs_contracting = {a.rank() - 1},
+                          .rhs_contracting = {a.rank() - 2}},
+                         a.dtype());
+}
+
 namespace {
 
 Value keep_where(Value a, sh::Direction row_to_column) {
@@ -52,6 +73,16 @@ Value upper_triangle(Value a) { return keep_where(a, sh::Direction::kLe); }
 Value identity_matrices(Builder& b, ElementType dtype, const Dims& batch, int64_t n) {
   return keep_where(number_of(b, TensorType{dtype, with_batch(batch, {n, n})}, 1),
                     sh::Direction::kEq);
+}
+
+Value hermitian(Value a, bool upper) {
+  const TensorType index{ElementType::kS32, a.dims()};
+  const Value i = sh::iota(a.builder(), index, a.rank() - 2);
+  const Value j = sh::iota(a.builder(), index, a.rank() - 1);
+  const Value whole = sh::select(upper ? sh::le(i, j) : sh::ge(i, j), a, adjoint(a));
+  if (!sh::is_complex(a.dtype())) return whole;
+  const Value imaginary = sh::imag(whole);
+  return sh::complex(sh::real(whole), choose(equals(i, j), 0.0, imaginary));
 }
 
 void broadcast_batches(Value& a, Value& b) {
@@ -105,6 +136,10 @@ void register_linalg(Registry& r) {
   r.add("aten::linalg_cross", cross);
   register_factorization(r);
   register_lu(r);
+  register_determinant(r);
+  register_matrix_exp(r);
+  register_eigen(r);
+  register_svd(r);
   register_fft(r);
 }
 

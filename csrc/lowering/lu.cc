@@ -1,8 +1,6 @@
 // LU factorization with row pivoting, as a loop over columns, and what is computed from it.
-//
-// Missing on purpose: _linalg_solve_ex, _linalg_det and _linalg_slogdet. PyTorch's backward
-// formulas want the factors of the transpose when the argument's strides say so, and rules do not
-// see strides.
+#include "lowering/lu.h"
+
 #include <algorithm>
 
 #include "lowering/expression.h"
@@ -59,14 +57,8 @@ Value swapped(Value a, Value step, Value other) {
   return sh::select(at_step, picked(at_other), sh::select(at_other, picked(at_step), a));
 }
 
-struct Lu {
-  Value factors;      // [B, m, n]
-  Value pivots;       // [B, min(m, n)] s32, 1-based as in LAPACK
-  Value permutation;  // [B, m] s32: row i of the permuted matrix is row permutation[i]
-  Value info;         // [B] s32: the first zero on U's diagonal, 1-based, or 0
-};
+}  // namespace
 
-// `a` is [B, m, n].
 Lu factorize(Value a, bool pivot) {
   Builder& b = a.builder();
   const int64_t batch = a.dim(0), m = a.dim(1), n = a.dim(2), steps = std::min(m, n);
@@ -113,10 +105,13 @@ Lu factorize(Value a, bool pivot) {
   return {out[1], out[2], out[3], out[4]};
 }
 
+namespace {
+
 // The permutation that a sequence of row swaps makes of 0..m-1.
 Value permutation_of(Value pivots, int64_t m) {
   Builder& b = pivots.builder();
   const int64_t batch = pivots.dim(0), steps = pivots.dim(1);
+  if (pivots.numel() == 0) return positions(b, {batch, m}, 1);
   const Value zero = number_of(b, TensorType{ElementType::kS32, {}}, 0);
   const auto body = [&](const Values& state) -> Values {
     const Value other =
@@ -150,7 +145,8 @@ Value permuted_rows(Value a, Value permutation) {
   return sh::gather(a, sh::expand_dim(permutation, 2), dims, {1, 1, a.dim(2)});
 }
 
-// Solves A x = b, or A^T x = b, or A^H x = b.
+}  // namespace
+
 Value solve(Value factors, Value permutation, Value b, sh::Transpose transpose) {
   if (b.numel() == 0) return b;
   if (transpose == sh::Transpose::kNone) {
@@ -163,13 +159,7 @@ Value solve(Value factors, Value permutation, Value b, sh::Transpose transpose) 
   return permuted_rows(z, inverse_permutation(permutation));
 }
 
-Value conjugated(Value a) {
-  return sh::is_complex(a.dtype()) ? sh::complex(sh::real(a), -sh::imag(a)) : a;
-}
-
-Value flat_batch(Value a) {
-  return sh::reshape(a, {sh::product(batch_dims(a)), rows(a), columns(a)});
-}
+namespace {
 
 void refuse_checks(const Call& call) {
   if (call.boolean("check_errors")) throw Unsupported(call.op() + ": check_errors");
@@ -241,7 +231,7 @@ Values lu_unpack(Call& call) {
 Values lu_solve(Call& call) {
   Value factors = matrix_argument(call, "LU"), b = matrix_argument(call, "B");
   const Value pivots = call.tensor("pivots");
-  const bool left = call.boolean("left", true), adjoint = call.boolean("adjoint");
+  const bool left = call.boolean("left", true), of_adjoint = call.boolean("adjoint");
   const Dims batch = sh::broadcast_shapes({batch_dims(factors), batch_dims(b)});
   const int64_t n = rows(factors), flat = sh::product(batch);
   factors = flat_batch(sh::broadcast_to(factors, with_batch(batch, {n, n})));
@@ -254,11 +244,10 @@ Values lu_solve(Call& call) {
   const Value permutation = permutation_of(swaps, n);
   Value x;
   if (left) {
-    x = solve(factors, permutation, b, adjoint ? sh::Transpose::kAdjoint : sh::Transpose::kNone);
-  } else if (adjoint) {
+    x = solve(factors, permutation, b, of_adjoint ? sh::Transpose::kAdjoint : sh::Transpose::kNone);
+  } else if (of_adjoint) {
     // X A^H = B is A X^H = B^H.
-    x = conjugated(matrix_transpose(
-        solve(factors, permutation, conjugated(matrix_transpose(b)), sh::Transpose::kNone)));
+    x = adjoint(solve(factors, permutation, adjoint(b), sh::Transpose::kNone));
   } else {
     // X A = B is A^T X^T = B^T.
     x = matrix_transpose(

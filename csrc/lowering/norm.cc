@@ -1,7 +1,9 @@
 // Norms and distances.
+#include <algorithm>
 #include <cmath>
 
 #include "lowering/expression.h"
+#include "lowering/indexing.h"
 #include "lowering/promotion.h"
 #include "lowering/reduction.h"
 
@@ -118,6 +120,9 @@ Value norm_derivative(Value difference, Value norm, Value grad, double p) {
 
 Values cdist_backward(Call& call) {
   const Value x1 = convert_halves(call.tensor("x1"));
+  if (call.tensor("grad").numel() == 0) {
+    return {sh::splat(call.builder(), call.num_outputs() > 0 ? call.output() : x1.type(), 0.0)};
+  }
   const Value difference = pairwise_difference(x1, convert_halves(call.tensor("x2")));
   const int64_t last = difference.rank() - 1;
   const auto per_pair = [&](std::string_view name) {
@@ -128,6 +133,53 @@ Values cdist_backward(Call& call) {
   const Value derivative =
       norm_derivative(difference, per_pair("cdist"), per_pair("grad"), known(call, "p", 2));
   return {sum_over(derivative, {last - 1})};
+}
+
+// Distances between the rows of one matrix, of each pair once: (0, 1), (0, 2) ... (1, 2) ...
+Value pairs_before_row(Value row, int64_t n) {  // row (2n - row - 1) / 2
+  return sh::divide(sh::multiply(row, sh::subtract(constant_like(row, 2.0 * n - 1), row)),
+                    constant_like(row, 2));
+}
+
+Values pdist_forward(Call& call) {
+  const Value x = call.tensor("self");
+  if (!sh::is_float(x.dtype())) throw Unsupported("_pdist_forward: not real floating point");
+  Builder& b = call.builder();
+  const int64_t n = x.dim(0), pairs = n * (n - 1) / 2;
+  if (pairs <= 0 || x.numel() == 0) {
+    return {sh::splat(b, TensorType{x.dtype(), {std::max<int64_t>(pairs, 0)}}, 0.0)};
+  }
+  const Value all = norm_over(pairwise_difference(x, x), known(call, "p", 2), {2});
+  const Value starts = pairs_before_row(sh::iota(b, TensorType{ElementType::kS32, {n}}, 0), n);
+  const Value row = sh::convert(segment_of(starts, pairs), ElementType::kS32);
+  const Value pair = sh::iota(b, row.type(), 0);
+  const Value column =
+      sh::add(sh::subtract(pair, pairs_before_row(row, n)), sh::add(row, constant_like(row, 1)));
+  const Value place =
+      sh::add(sh::multiply(row, constant_like(row, static_cast<double>(n))), column);
+  return {take_along(sh::flatten(all), 0, place)};
+}
+
+Values pdist_backward(Call& call) {
+  const Value x = call.tensor("self");
+  if (!sh::is_float(x.dtype())) throw Unsupported("_pdist_backward: not real floating point");
+  Builder& b = call.builder();
+  const int64_t n = x.dim(0);
+  if (n < 2 || x.numel() == 0) return {sh::splat(b, x.type(), 0.0)};
+  const TensorType square{ElementType::kS32, {n, n}};
+  const Value i = sh::iota(b, square, 0), j = sh::iota(b, square, 1);
+  const Value row = sh::minimum(i, j), column = sh::maximum(i, j);
+  const Value same = sh::eq(i, j);
+  const Value pair =
+      sh::subtract(sh::add(pairs_before_row(row, n), column), sh::add(row, constant_like(row, 1)));
+  const Value place = sh::flatten(sh::select(same, constant_like(pair, 0), pair));
+  const Value difference = pairwise_difference(x, x);
+  const auto per_pair = [&](std::string_view name) {
+    const Value all = sh::reshape(take_along(call.tensor(name), 0, place), {n, n});
+    return spread(sh::select(same, constant_like(all, 0), all), difference.dims(), {2});
+  };
+  return {sum_over(
+      norm_derivative(difference, per_pair("pdist"), per_pair("grad"), known(call, "p", 2)), {1})};
 }
 
 Values renorm(Call& call) {
@@ -155,6 +207,8 @@ void register_norm(Registry& r) {
   r.add("aten::dist", dist, known_p);
   r.add("aten::_cdist_forward", cdist_forward, known_p);
   r.add("aten::_cdist_backward", cdist_backward, known_p);
+  r.add("aten::_pdist_forward", pdist_forward, known_p);
+  r.add("aten::_pdist_backward", pdist_backward, known_p);
   r.add("aten::renorm", renorm, known_p);
 }
 

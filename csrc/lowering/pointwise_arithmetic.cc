@@ -335,7 +335,11 @@ Values polar_rule(Call& call) {
 Values complex_rule(Call& call) {
   check_same_type(call, "real", "imag");
   const Values v = operands(call, {"real", "imag"});
-  return {sh::complex(v[0], v[1])};
+  const Value z = sh::complex(v[0], v[1]);
+  if (call.num_outputs() > 0 && call.output().dtype != z.dtype()) {
+    throw InvalidArgument("complex: 'out' does not have the dtype of the result");
+  }
+  return {z};
 }
 
 struct BinaryEntry {

@@ -1,10 +1,12 @@
-// Bessel functions of orders 0 and 1: J, Y, and the modified I and K with their scaled forms.
-// Near the origin by the series of their smooth parts, beyond by their asymptotic forms.
+// Bessel functions of orders 0 and 1: J, Y, and the modified I and K with their scaled forms; and
+// the Airy function Ai, which is a Bessel function of order 1/3 in disguise. Near the origin by the
+// series of their smooth parts, beyond by their asymptotic forms.
 #include <cmath>
 #include <limits>
 #include <numbers>
 #include <span>
 
+#include "lowering/airy_tables.h"
 #include "lowering/bessel_tables.h"
 #include "lowering/expression.h"
 #include "lowering/pointwise.h"
@@ -145,6 +147,30 @@ Value k1(Value x) { return second_modified(x, 1, false); }
 Value k0e(Value x) { return second_modified(x, 0, true); }
 Value k1e(Value x) { return second_modified(x, 1, true); }
 
+// --- Ai -----------------------------------------------------------------------------------------
+
+Value airy_ai(Value x) {
+  const double z2 = std::pow(2.0, 2.5) / 3.0;
+  const Value magnitude = abs(x);
+  const Value small = magnitude <= 2.0;
+  const Value near = choose(small, x * 0.5, 0.0);
+  const Value far = choose(small, 2.0, magnitude);
+  const Value z = (2.0 * far) * sqrt(far) / 3.0;
+  const Value ratio = z2 / z, root = sqrt(sqrt(far));
+  // Beyond this it is zero even in float64.
+  const Value decay = choose(far > 103.892, 0.0,
+                             exponential(-z) * chebyshev(airy::kDecay, 2.0 * ratio - 1.0) / root);
+  const Value t = 2.0 * (ratio * ratio) - 1.0;
+  const Value angle = z + kPi / 4.0;
+  const Value wave =
+      chebyshev(airy::kWaveP, t) * sine(angle) - chebyshev(airy::kWaveQ, t) / z * cosine(angle);
+  const Value oscillating = wave * std::numbers::inv_sqrtpi / root;
+  const Value beyond = choose(x < 0.0, oscillating, decay);
+  const Value bounded =
+      choose(equals(magnitude, kInfinity), std::numeric_limits<double>::quiet_NaN(), beyond);
+  return choose(is_nan(x), x, choose(small, chebyshev(airy::kNear, near), bounded));
+}
+
 struct BesselEntry {
   const char* op;
   const char* argument;
@@ -152,6 +178,7 @@ struct BesselEntry {
 };
 
 constexpr BesselEntry kBessel[] = {
+    {"aten::special_airy_ai", "x", airy_ai},
     {"aten::i0", "self", i0},
     {"aten::special_i0e", "self", i0e},
     {"aten::special_i1", "self", i1},

@@ -1,6 +1,8 @@
 // Max, average and adaptive pooling over the last dimensions, with gradients. Windows are taken
 // one dimension after the other, each as a few shifted slices, which compilers fuse; a window
 // position by position would cost the product of its sizes.
+#include "lowering/pooling.h"
+
 #include "lowering/along_dimension.h"
 #include "lowering/families.h"
 #include "lowering/promotion.h"
@@ -512,6 +514,7 @@ void register_pooling(Registry& r) {
     r.add("aten::max_unpool" + d, max_unpool);
   }
   r.add("aten::adaptive_avg_pool3d_backward.grad_input", over(adaptive_avg_pool_backward, 3));
+  register_fractional_pooling(r);
 }
 
 }  // namespace torch_tpu::lowering

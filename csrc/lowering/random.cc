@@ -195,9 +195,12 @@ Values native_dropout(Call& call) {
 
 Values native_dropout_backward(Call& call) {
   const Value grad = call.tensor("grad_output");
-  const ElementType compute = compute_type(grad.dtype());
-  return {sh::convert(grad, compute) * sh::convert(call.tensor("mask"), compute) *
-          as(call.number("scale", compute), compute, grad.dims())};
+  // The scale is a float: it makes floats of other numbers.
+  const ElementType type = to_floating(grad.dtype());
+  const ElementType compute = compute_type(type);
+  const Value result = sh::convert(grad, compute) * sh::convert(call.tensor("mask"), compute) *
+                       as(call.number("scale", compute), compute, grad.dims());
+  return {sh::convert(result, type)};
 }
 
 // The number of values random_() without bounds gives: 0 and up, all exact in the dtype.
@@ -307,6 +310,15 @@ Values multinomial(Call& call) {
   const int64_t rows = self.rank() == 1 ? 1 : self.dim(0);
   const bool replacement = call.boolean("replacement");
   const ElementType compute = sampling_type(self.dtype());
+  if (!sh::is_float(self.dtype())) {
+    throw InvalidArgument("multinomial only supports floating-point dtypes for input");
+  }
+  if (call.num_outputs() > 0 && call.output().dtype != ElementType::kS64) {
+    throw InvalidArgument("multinomial expects an int64 tensor for its result");
+  }
+  if (categories > (int64_t{1} << 24)) {
+    throw InvalidArgument("number of categories cannot exceed 2^24");
+  }
   if (samples <= 0) throw InvalidArgument("cannot sample n_sample <= 0 samples");
   if (!replacement && samples > categories) {
     throw InvalidArgument(
@@ -339,7 +351,7 @@ void register_random(Registry& r) {
   r.add("aten::geometric", geometric);
   r.add("aten::bernoulli", bernoulli);
   r.add("aten::native_dropout", with_dtype_of("input", native_dropout));
-  r.add("aten::native_dropout_backward", with_dtype_of("grad_output", native_dropout_backward));
+  r.add("aten::native_dropout_backward", native_dropout_backward);
   r.add("aten::random", random_integers);
   r.add("aten::randint", randint);
   r.add("aten::randint_like", randint);

@@ -219,6 +219,11 @@ Values aminmax(Call& call) {
   const Value self = ordered_self(call);
   const Dims dims = reduced_dims(call, self.rank());
   if (!call.has("dim")) require_elements(call, self);
+  for (size_t i = 0; i < call.num_outputs(); ++i) {
+    if (call.output(i).dtype != call.tensor("self").dtype()) {
+      throw InvalidArgument("aminmax: 'out' does not have the dtype of the input");
+    }
+  }
   return {finish(call, min_over(self, dims), self.dims(), dims),
           finish(call, max_over(self, dims), self.dims(), dims)};
 }
@@ -279,6 +284,8 @@ void register_reduction(Registry& r) {
   r.add("aten::all", truth_rule<all_over>);
   r.add("aten::logsumexp", logsumexp);
   register_norm(r);
+  register_segment_reduce(r);
+  register_hash_tensor(r);
   register_statistics(r);
 }
 

@@ -43,7 +43,9 @@ Value number_of(Builder& builder, const TensorType& type, double number);
 Value is_nonzero(Value value);      // any type to bool
 Value convert_halves(Value value);  // to compute_type()
 
-void register_statistics(Registry&);  // statistics.cc: var, std, histc
-void register_norm(Registry&);        // norm.cc: norms and distances
+void register_statistics(Registry&);      // statistics.cc: var, std, histc
+void register_norm(Registry&);            // norm.cc: norms and distances
+void register_segment_reduce(Registry&);  // segment_reduce.cc
+void register_hash_tensor(Registry&);     // hash_tensor.cc
 
 }  // namespace torch_tpu::lowering

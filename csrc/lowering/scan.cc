@@ -92,8 +92,10 @@ Along along(const Call& call) {
   ElementType dtype = self.dtype();
   if (const auto asked = call.dtype("dtype")) {
     dtype = *asked;
+  } else if (call.num_outputs() > 0) {
+    dtype = call.output().dtype;  // that of `out`, too
   } else if (sh::is_integer(dtype) || sh::is_bool(dtype)) {
-    dtype = call.num_outputs() > 0 ? call.output().dtype : ElementType::kS64;
+    dtype = ElementType::kS64;
   }
   const Value x = convert_halves(sh::convert(at_least_1d(self), dtype));
   return {x, wrap_dim(call.integer("dim"), x.rank())};

@@ -35,8 +35,8 @@ Value goes_behind(Value element, Value value, bool right) {
   return sh::not_(right ? sh::gt(element, value) : sh::ge(element, value));
 }
 
-// How many elements of `sequence` come before each value: [n], [m] -> [m] or [B, n], [B, m] ->
-// [B, m], as s32.
+}  // namespace
+
 Value count_before(Value sequence, Value values, bool right) {
   Builder& b = sequence.builder();
   const int64_t n = sequence.dim(sequence.rank() - 1);
@@ -65,6 +65,8 @@ Value count_before(Value sequence, Value values, bool right) {
   }
   return start;
 }
+
+namespace {
 
 Value tensor_or_number(const Call& call, std::string_view name, ElementType dtype) {
   const Argument* arg = call.find(name);

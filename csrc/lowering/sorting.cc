@@ -29,10 +29,16 @@ Sorted sorted_along(Value value, int64_t dim, bool descending) {
   const TensorType index{n <= INT32_MAX ? ElementType::kS32 : ElementType::kS64, value.dims()};
   const Value position = sh::iota(value.builder(), index, dim);
   if (n <= 1 || value.numel() == 0) return {value, position};
-  const Values out = sh::sort({value, position}, dim, /*stable=*/true, [&](const Values& v) {
-    return Values{before(v[0], v[1], descending)};
-  });
-  return {out[0], out[1]};
+  const auto compared = [&]() -> Sorted {
+    const Values out = sh::sort({value, position}, dim, /*stable=*/true, [&](const Values& v) {
+      return Values{before(v[0], v[1], descending)};
+    });
+    return {out[0], out[1]};
+  };
+  if (const auto sorted = sorted_by_packing(value, position, dim, descending, compared)) {
+    return *sorted;
+  }
+  return compared();
 }
 
 namespace {
@@ -67,11 +73,16 @@ Value flip_sign(Value x) {
   return sh::bitcast_convert(sh::xor_(bits, sign), x.dtype());
 }
 
-Sorted top_of_floats(Value x, int64_t k, bool largest) {
+bool through_float32(ElementType type) { return sh::is_bool(type) || sh::bit_width(type) <= 16; }
+
+Sorted top_of_floats(Value value, int64_t k, bool largest) {
+  // Types that fit go through float32, which compilers know best.
+  const ElementType type = value.dtype();
+  const Value x = through_float32(type) ? sh::convert(value, ElementType::kF32) : value;
   const Value nan = sh::full_like(x, std::numeric_limits<double>::quiet_NaN());
   const Value canonical = sh::select(is_nan(x), nan, x);
   const auto [values, indices] = sh::top_k(largest ? canonical : flip_sign(canonical), k);
-  return {largest ? values : flip_sign(values), indices};
+  return {sh::convert(largest ? values : flip_sign(values), type), indices};
 }
 
 Values topk(Call& call) {
@@ -83,7 +94,8 @@ Values topk(Call& call) {
   const bool largest = call.boolean("largest", true);
   if (k < 0 || k > n) throw Unsupported("topk: k is out of range");
 
-  if (!sh::is_float(x.dtype()) || k == 0 || x.numel() == 0 || n > INT32_MAX) {
+  const bool as_floats = sh::is_float(x.dtype()) || through_float32(x.dtype());
+  if (!as_floats || k == 0 || x.numel() == 0 || n > INT32_MAX) {
     const Sorted sorted = sorted_along(x, dim, largest);
     return results(self, sh::slice_dim(sorted.values, dim, 0, k),
                    sh::slice_dim(sorted.indices, dim, 0, k));
@@ -106,6 +118,7 @@ void register_sorting(Registry& r) {
   r.add("aten::topk", topk);
   register_order_statistics(r);
   register_search(r);
+  register_histogram(r);
 }
 
 }  // namespace torch_tpu::lowering

@@ -4,10 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <string>
+
+#include "pjrt/compiled_program.h"
 
 namespace torch_tpu::pjrt {
 
@@ -16,18 +17,6 @@ class Client;
 // A compiled program, loaded on a client, which it keeps alive. Thread-safe.
 class Executable {
  public:
-  // Bytes on one device, as the compiler planned them.
-  struct MemoryStats {
-    int64_t generated_code = 0;
-    int64_t arguments = 0;
-    int64_t outputs = 0;
-    int64_t aliased = 0;  // output bytes that reuse arguments
-    int64_t temporaries = 0;
-    int64_t peak = 0;  // 0 from a plugin that does not say
-  };
-  // What the compiler estimates, by XLA's names: "flops", "bytes accessed", ...
-  using CostAnalysis = std::map<std::string, double>;
-
   // Takes ownership of `handle`. Use Client::compile or Client::deserialize.
   Executable(std::shared_ptr<Client> client, PJRT_LoadedExecutable* handle);
 
@@ -41,12 +30,12 @@ class Executable {
 
   size_t num_outputs() const noexcept { return num_outputs_; }
 
-  // For Client::deserialize of the same plugin build.
-  std::string serialize() const;
-  std::string fingerprint() const;
-  // These two, like fingerprint, are not offered by every plugin: Error UNIMPLEMENTED.
-  MemoryStats memory_stats() const;
-  CostAnalysis cost_analysis() const;
+  // The program apart from its being loaded: its size, its costs, its bytes.
+  CompiledProgram program() const;
+  std::string serialize() const { return program().serialize(); }
+  std::string fingerprint() const { return program().fingerprint(); }
+  MemoryStats memory_stats() const { return program().memory_stats(); }
+  CostAnalysis cost_analysis() const { return program().cost_analysis(); }
 
  private:
   struct Deleter {

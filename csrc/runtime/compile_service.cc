@@ -13,6 +13,7 @@
 #include "runtime/compile_pool.h"
 #include "runtime/compile_progress.h"
 #include "runtime/host_cpu.h"
+#include "runtime/program_dump.h"
 #include "runtime/program_history.h"
 #include "runtime/program_registry.h"
 #include "runtime/runtime.h"
@@ -85,6 +86,7 @@ class Job : public std::enable_shared_from_this<Job> {
       : target_(std::move(target)), key_(key_of(target_->text())) {}
 
   void run() {
+    dump_program(target_->text());
     if (!load_or_claim()) compile();
   }
 

@@ -54,6 +54,14 @@ using Values = std::vector<Value>;
 // Writes the body of a region: gets the block arguments, returns what the region yields.
 using Region = std::function<Values(const Values&)>;
 
+// What is asked of a product of float32 numbers. A TPU multiplies bfloat16 numbers and adds float32
+// ones: kDefault is one such pass, kHigh three and kHighest six.
+enum class Precision { kDefault, kHigh, kHighest };
+struct Float32Products {
+  Precision precision = Precision::kHighest;
+  bool emulated = false;  // the compiler computes in float32 whatever it is asked for
+};
+
 class Builder {
  public:
   explicit Builder(std::string module_name = "torch_tpu");
@@ -67,6 +75,15 @@ class Builder {
   void alias(size_t parameter, size_t result);
   // The finished module. Call once.
   std::string finish(const Values& results);
+
+  // How the program's contractions take products of float32: for whoever writes them. Asking is
+  // noted, since the program then depends on it.
+  void set_float32_products(const Float32Products& products) { float32_products_ = products; }
+  const Float32Products& float32_products() {
+    float32_products_asked_ = true;
+    return float32_products_;
+  }
+  bool float32_products_asked() const { return float32_products_asked_; }
 
   size_t num_parameters() const { return parameters_.size(); }
   size_t num_operations() const { return num_operations_; }
@@ -101,6 +118,8 @@ class Builder {
   std::vector<std::pair<size_t, size_t>> aliases_;
   std::string body_;
   size_t num_operations_ = 0;
+  Float32Products float32_products_;
+  bool float32_products_asked_ = false;
   int depth_ = 0;
   int32_t isolated_from_ = 0;  // smaller ids are outside of the innermost isolated region
   bool finished_ = false;
@@ -318,7 +337,6 @@ struct DotDims {
   Dims lhs_contracting;
   Dims rhs_contracting;
 };
-enum class Precision { kDefault, kHigh, kHighest };
 // Result dimensions: batching, free lhs, free rhs. `result` is the accumulation/result type.
 Value dot_general(Value lhs, Value rhs, const DotDims&, ElementType result,
                   Precision precision = Precision::kHighest);

@@ -250,7 +250,7 @@ TEST_F(ExecutableTest, NotPortable) {
 }
 
 TEST_F(ExecutableTest, MemoryStats) {
-  const Executable::MemoryStats memory = compile(kAdd)->memory_stats();
+  const MemoryStats memory = compile(kAdd)->memory_stats();
   EXPECT_EQ(memory.arguments, 24);
   EXPECT_EQ(memory.outputs, 12);
   EXPECT_EQ(memory.aliased, 0);
@@ -259,7 +259,7 @@ TEST_F(ExecutableTest, MemoryStats) {
 
 TEST_F(ExecutableTest, CostAnalysis) {
   try {
-    const Executable::CostAnalysis costs = compile(kAdd)->cost_analysis();
+    const CostAnalysis costs = compile(kAdd)->cost_analysis();
     ASSERT_TRUE(costs.contains("flops"));
     EXPECT_EQ(costs.at("flops"), 3);
     EXPECT_EQ(costs.at("bytes accessed"), 36);

@@ -4,6 +4,7 @@ The names are those of ``torch.cuda``, so that code written for it changes in th
 only. Nothing here loads a plugin before the device is used.
 """
 
+from torch_tpu import aot
 from torch_tpu.tpu import _utils, compilation_cache, debug
 from torch_tpu.tpu._amp import get_amp_supported_dtype, is_bf16_supported
 from torch_tpu.tpu._device import (
@@ -44,6 +45,7 @@ from torch_tpu.tpu._memory import (
     set_per_process_memory_fraction,
 )
 from torch_tpu.tpu._modes import EagerMode, eager_mode, set_eager_mode
+from torch_tpu.tpu._precision import Precision, current_precision, precision
 from torch_tpu.tpu._properties import DeviceProperties, get_device_name, get_device_properties
 from torch_tpu.tpu._random import (
     default_generators,
@@ -80,6 +82,7 @@ __all__ = [
     "EagerMode",
     "Event",
     "Explanation",
+    "Precision",
     "Stream",
     "StreamContext",
     "WarmupReport",
@@ -88,8 +91,10 @@ __all__ = [
     "_is_in_bad_fork",
     "_lazy_init",
     "_utils",
+    "aot",
     "compilation_cache",
     "current_device",
+    "current_precision",
     "current_stream",
     "debug",
     "default_generators",
@@ -124,6 +129,7 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "precision",
     "reset_accumulated_memory_stats",
     "reset_dispatch_stats",
     "reset_peak_memory_stats",

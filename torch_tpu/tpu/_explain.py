@@ -70,7 +70,7 @@ class Explanation:
         lines = []
         for i, program in enumerate(self.programs):
             lines.append(
-                f"program {i}: {_count(program.calls)}, {program.origin}; {program.reason}"
+                f"program {i}: {_count(program.calls)}, {program.origin}; cut: {program.reason}"
             )
             if program.difference:
                 lines.append(f"  new: {program.difference}")

@@ -1,0 +1,302 @@
+"""What fusing operators brings: DEFER_AND_FUSE beside strict mode, in one run.
+
+The two modes take turns on the same work; the table shows medians, and the median of the ratios
+of turns that followed each other, which holds on a busy machine too, where times do not. Then: the
+cost of recording an operator, the peak of live device bytes of a training step, and the number of
+distinct programs that a shallow and a deep model take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+VOCABULARY = 512
+STRICT, FUSED = "strict", "fused"
+# Seconds between two turns.
+PAUSE = 0.05
+
+# Does the work once and waits for its result.
+Work = Callable[[], None]
+
+
+class Gpt(nn.Module):
+    """A decoder of PyTorch's own transformer layers."""
+
+    def __init__(self, layers: int, width: int, length: int) -> None:
+        """Random weights."""
+        super().__init__()
+        self.tokens = nn.Embedding(VOCABULARY, width)
+        self.positions = nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(
+            nn.TransformerEncoderLayer(
+                width,
+                4,
+                4 * width,
+                dropout=0.0,
+                activation="gelu",
+                batch_first=True,
+                norm_first=True,
+            )
+            for _ in range(layers)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, VOCABULARY, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Logits of the next tokens."""
+        length, device = tokens.shape[1], tokens.device
+        x = self.tokens(tokens) + self.positions(torch.arange(length, device=device))
+        mask = nn.Transformer.generate_square_subsequent_mask(length, device=device)
+        for block in self.blocks:
+            x = block(x, src_mask=mask, is_causal=True)
+        return self.head(self.norm(x))
+
+
+def train_step(layers: int, width: int, length: int, batch: int) -> Work:
+    """A training step: forward, backward, clipped gradients, AdamW; reads the loss."""
+    torch.manual_seed(0)
+    model = Gpt(layers, width, length).to("tpu")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    data = torch.randint(VOCABULARY, (batch, length + 1)).to("tpu")
+
+    def step() -> None:
+        optimizer.zero_grad()
+        logits = model(data[:, :-1])
+        loss = functional.cross_entropy(logits.flatten(0, 1), data[:, 1:].flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        loss.item()
+
+    return step
+
+
+def generate() -> Work:
+    """Twenty tokens from a tiny Qwen3 of transformers, with a static key and value cache."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+        max_position_embeddings=128,
+    )
+    model: Any = Qwen3ForCausalLM(config).eval().to("tpu")
+    tokens = torch.randint(VOCABULARY, (1, 12)).to("tpu")
+
+    def run() -> None:
+        with torch.inference_mode():
+            model.generate(
+                tokens,
+                attention_mask=torch.ones_like(tokens),
+                max_new_tokens=20,
+                min_new_tokens=20,
+                do_sample=False,
+                cache_implementation="static",
+                disable_compile=True,
+                pad_token_id=0,
+            ).cpu()
+
+    return run
+
+
+def elementwise_chain() -> Work:
+    """Twenty elementwise operators on 4096 x 1024 float32."""
+    x = torch.rand(4096, 1024).to("tpu")
+
+    def run() -> None:
+        y = x
+        for k in range(5):
+            y = ((y + 0.5) * (0.9 + 0.01 * k)).clamp(max=3.0) - 0.25
+        y[0, 0].item()
+
+    return run
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A piece of work, and how often the fused mode should be as fast."""
+
+    name: str
+    make: Callable[[], Work]
+    target: float
+
+
+MEASURES = {
+    "small": Measure("GPT step, 4 x 64, 4 x 32 tokens", lambda: train_step(4, 64, 32, 4), 1.5),
+    "large": Measure("GPT step, 4 x 256, 4 x 128 tokens", lambda: train_step(4, 256, 128, 4), 1.5),
+    "generate": Measure("generate, tiny Qwen3, 20 tokens", generate, 1.5),
+    "chain": Measure("20 elementwise, 4096 x 1024", elementwise_chain, 3.0),
+}
+
+
+def in_mode(mode: str) -> Any:
+    """The context of a mode."""
+    modes = torch.tpu.EagerMode  # type: ignore[attr-defined]
+    chosen = modes.DEFER_NEVER if mode == STRICT else modes.DEFER_AND_FUSE
+    return torch.tpu.set_eager_mode(chosen)  # type: ignore[attr-defined]
+
+
+def compare(measure: Measure, rounds: int, warm: int) -> tuple[float, float, float]:
+    """Median seconds of strict and fused, and the median ratio of neighbouring turns."""
+    work = {mode: measure.make() for mode in (STRICT, FUSED)}
+    for mode, run in work.items():
+        with in_mode(mode):
+            for _ in range(warm):
+                run()
+    times: dict[str, list[float]] = {STRICT: [], FUSED: []}
+    for turn in range(rounds):
+        for mode in (STRICT, FUSED) if turn % 2 == 0 else (FUSED, STRICT):
+            gc.collect()
+            time.sleep(PAUSE)
+            with in_mode(mode):
+                started = time.perf_counter()
+                work[mode]()
+                times[mode].append(time.perf_counter() - started)
+    ratios = [s / f for s, f in zip(times[STRICT], times[FUSED], strict=True)]
+    return (
+        statistics.median(times[STRICT]),
+        statistics.median(times[FUSED]),
+        statistics.median(ratios),
+    )
+
+
+def recording_cost(rounds: int) -> dict[str, float]:
+    """Median microseconds that Python waits for an operator until it is recorded."""
+    from torch_tpu import _C
+
+    x = torch.ones(8, 8, device="tpu")
+    tracked = torch.ones(8, 8, device="tpu", requires_grad=True)
+    count = 500
+
+    def chain(step: Callable[[torch.Tensor], torch.Tensor], start: torch.Tensor) -> float:
+        best = []
+        for _ in range(rounds):
+            y = start
+            _C.flush()
+            started = time.perf_counter()
+            for _ in range(count):
+                y = step(y)
+            best.append((time.perf_counter() - started) / count * 1e6)
+            torch.tpu.synchronize()  # type: ignore[attr-defined]
+        return statistics.median(best)
+
+    with in_mode(FUSED):
+        return {
+            "add": chain(lambda y: y + x, x),
+            "multiply by a number": chain(lambda y: y * 1.0001, x),
+            "add_ in place": chain(lambda y: y.add_(x), x.clone()),
+            "add, with autograd": chain(lambda y: y + x, tracked),
+        }
+
+
+def peak_bytes(mode: str) -> tuple[int, int]:
+    """Live device bytes between two training steps, and their peak inside one."""
+    tpu = torch.tpu  # type: ignore[attr-defined]
+    step = train_step(4, 256, 128, 4)
+    with in_mode(mode):
+        for _ in range(4):
+            step()
+        gc.collect()
+        tpu.synchronize()
+        between = tpu.memory_allocated()
+        tpu.reset_peak_memory_stats()
+        for _ in range(3):
+            step()
+        tpu.synchronize()
+        return between, tpu.max_memory_allocated()
+
+
+def programs_of_depth(layers: int, width: int) -> tuple[int, int, int, float]:
+    """Operators a step, distinct programs, programs dispatched, and compile seconds of 4 steps."""
+    tpu = torch.tpu  # type: ignore[attr-defined]
+    with in_mode(FUSED), tpu.explain() as explanation:
+        step = train_step(layers, width, 32, 4)
+        for _ in range(3):
+            step()
+        before = tpu.dispatch_stats()["ops"]
+        step()
+        operators = tpu.dispatch_stats()["ops"] - before
+    programs = explanation.programs
+    new = [p for p in programs if not p.known]
+    return operators, len(new), len(programs), sum(p.compile_seconds for p in new)
+
+
+def print_table(rows: Sequence[Sequence[str]]) -> None:
+    """Prints rows in columns, the first one as a heading."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for index, row in enumerate(rows):
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        print("  ".join(cells))
+        if index == 0:
+            print("  ".join("-" * width for width in widths))
+    print(flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each mode (default: 15)")
+    parser.add_argument("--warm", type=int, default=4, help="runs before that (default: 4)")
+    parser.add_argument(
+        "--only",
+        choices=(*MEASURES, "recording", "memory", "depth"),
+        action="append",
+        help="run this part (may be repeated)",
+    )
+    options = parser.parse_args(arguments)
+    wanted = options.only or (*MEASURES, "recording", "memory", "depth")
+    torch.set_float32_matmul_precision("highest")
+    print(f"torch {torch.__version__}, medians of {options.rounds} rounds\n", flush=True)
+
+    rows = [["ms", STRICT, FUSED, f"{STRICT} / {FUSED}", "target"]]
+    for name in wanted:
+        if name not in MEASURES:
+            continue
+        measure = MEASURES[name]
+        strict, fused, ratio = compare(measure, options.rounds, options.warm)
+        figures = f"{strict * 1e3:.2f}", f"{fused * 1e3:.2f}", f"{ratio:.2f}"
+        rows.append([measure.name, *figures, f">= {measure.target}"])
+    if len(rows) > 1:
+        print_table(rows)
+    if "recording" in wanted:
+        rows = [["recording an operator, 8 x 8", "us"]]
+        rows += [[what, f"{us:.2f}"] for what, us in recording_cost(options.rounds).items()]
+        print_table(rows)
+    if "memory" in wanted:
+        rows = [["live bytes, GPT 4 x 256, MiB", "between steps", "peak"]]
+        for mode in (STRICT, FUSED):
+            rows.append([mode, *(f"{n / 2**20:.1f}" for n in peak_bytes(mode))])
+        print_table(rows)
+    if "depth" in wanted:
+        rows = [["layers", "operators a step", "distinct programs", "dispatched", "compile s"]]
+        # Widths of their own: neither has programs that the other brought.
+        for layers, width in ((12, 64), (48, 72)):
+            operators, new, dispatched, seconds = programs_of_depth(layers, width)
+            rows.append([str(layers), str(operators), str(new), str(dispatched), f"{seconds:.1f}"])
+        print_table(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
