@@ -54,12 +54,16 @@ def test_where_a_program_came_from(mode: EagerMode, tmp_path: Path) -> None:
         (p,) = e.programs
         print(p.known, p.from_cache, p.compile_seconds > 0, p.origin.split(" in ")[0])
     """
-    cache = {
-        "TORCH_TPU_TIER2_COMPILATION_CACHE": "disabled",
-        "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT": str(tmp_path),
-    }
-    assert subprocess_python.run(code, **cache).strip() == "False False True compiled"
-    assert subprocess_python.run(code, **cache).strip() == "False True False from the cache"
+
+    def run() -> str:
+        return subprocess_python.run(
+            code,
+            TORCH_TPU_TIER2_COMPILATION_CACHE="disabled",
+            TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT=str(tmp_path),
+        ).strip()
+
+    assert run() == "False False True compiled"
+    assert run() == "False True False from the cache"
 
 
 def _difference(first: Callable[[], object], second: Callable[[], object]) -> str:
@@ -136,6 +140,17 @@ def test_default_dtype(device: torch.device) -> None:
             torch.set_default_dtype(torch.float32)
 
     assert _difference(a.log2, second) == "the default dtype is float64, was float32"
+
+
+def test_precision(device: torch.device) -> None:
+    a = _fresh(device, 6, 10)
+
+    def product(level: str) -> None:
+        with tpu.precision(level):
+            a @ a.t()
+
+    difference = _difference(lambda: product("medium"), lambda: product("high"))
+    assert difference.startswith("the precision of float32 products is high")
 
 
 def test_nearest_of_several(device: torch.device) -> None:

@@ -1,9 +1,18 @@
 // Deferred execution as Python sees it: flushing, stacks for errors, notes of what was dispatched.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/minimum.h>
+#include <ATen/ops/mul.h>
 #include <torch/csrc/utils/pybind.h>
+
+#include <chrono>
+#include <random>
 
 #include "bindings/bindings.h"
 #include "eager/explain.h"
 #include "eager/fusion_graph.h"
+#include "eager/mode.h"
 #include "runtime/work_queue.h"
 
 namespace py = pybind11;
@@ -39,6 +48,39 @@ std::vector<eager::DispatchNote> settled_notes(size_t from) {
   return notes;
 }
 
+// Seconds that a call takes until it is recorded, without Python. The operators come in an order
+// without repetitions, so that nothing is run meanwhile.
+double measure_recording(const at::Tensor& x, size_t count) {
+  TORCH_CHECK(eager::current_mode() == eager::EagerMode::kDeferAndFuse,
+              "measure_recording: expected EagerMode.DEFER_AND_FUSE to hold");
+  const py::gil_scoped_release release;
+  const at::AutoDispatchBelowAutograd below_autograd;
+  eager::flush_graphs(eager::CutReason::kSynchronize);
+  std::minstd_rand order(1);
+  std::vector<uint32_t> choices(count);
+  for (uint32_t& choice : choices) choice = (order() >> 8) % 4;
+  at::Tensor y = x;
+  const auto start = std::chrono::steady_clock::now();
+  for (const uint32_t choice : choices) {
+    switch (choice) {
+      case 0:
+        y = at::add(y, x);
+        break;
+      case 1:
+        y = at::mul(y, x);
+        break;
+      case 2:
+        y = at::maximum(y, x);
+        break;
+      default:
+        y = at::minimum(y, x);
+        break;
+    }
+  }
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - start;
+  return spent.count() / static_cast<double>(count);
+}
+
 }  // namespace
 
 void bind_fusion(py::module_& m) {
@@ -49,6 +91,7 @@ void bind_fusion(py::module_& m) {
     eager::flush_graphs(eager::CutReason::kSynchronize);
   });
   m.def("recorded_calls", &eager::recorded_calls);
+  m.def("measure_recording", &measure_recording, py::arg("x"), py::arg("count"));
   m.def("set_stack_source", [](py::function source) {
     const std::shared_ptr<py::function> keep(
         std::make_unique<py::function>(std::move(source)).release(), [](py::function*) {});

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "eager/device_context.h"
+#include "eager/fusion_graph.h"
 #include "eager/device_storage.h"
 #include "runtime/batch.h"
 #include "runtime/runtime.h"
@@ -26,8 +27,9 @@ void set_stat(StatArray& array, int64_t current, int64_t peak, int64_t allocated
   }
 }
 
-// What was dispatched has taken and freed its memory.
+// What was recorded or dispatched has taken and freed its memory.
 runtime::MemoryCounters& settled_counters(int device) {
+  flush_graph(device, CutReason::kSynchronize);
   runtime::drain_queue(device);
   return runtime::memory_counters(device);
 }

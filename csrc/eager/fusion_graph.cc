@@ -143,7 +143,8 @@ class Graph {
   explicit Graph(int device) : device_(device) { open(); }
 
   void record(const ProgramPtr& program, const CallState& state, BufferList& results) {
-    // What can fail comes first.
+    // What can fail comes first: also in a forked child, which cannot use the device.
+    static_cast<void>(runtime::Runtime::get());
     c10::SmallVector<runtime::DeviceBufferPtr, 8> fresh;
     for (const Program::Parameter& p : program->parameters) {
       switch (p.kind) {
@@ -297,6 +298,7 @@ class Graph {
     batch->program = fused;
     explain_graph(reason, known, hash_, fused, [&] { return form_of(*what, *batch); });
     if (fused_.size() > kMaxGraphs) fused_.clear();
+    batch->is_awaited = wants_stacks();
     batch->recover = [what](runtime::Batch& b, const std::exception_ptr& error) {
       replay(*what, b, error);
     };
@@ -449,6 +451,7 @@ void record_call(const ProgramPtr& program, const CallState& state, BufferList& 
 }
 
 void enqueue_call(const ProgramPtr& program, const CallState& state, BufferList& results) {
+  static_cast<void>(runtime::Runtime::get());  // throws in a forked child
   const auto batch = std::make_shared<runtime::Batch>();
   batch->program = program->executable;
   batch->device = state.device;

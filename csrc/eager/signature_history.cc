@@ -49,12 +49,28 @@ struct CallForm {
   uint64_t program = 0;
   bool moves = false;       // where its views start are operands
   uint64_t float_type = 0;  // PyTorch's default dtype
-  std::string name;         // describe_call()
+  PrecisionCode precision = 0;
+  std::string name;  // describe_call()
   std::vector<Form> forms;
 };
 
 std::string name_of(c10::ScalarType type) {
   return type == c10::ScalarType::Undefined ? "none" : std::string(c10::getDtypeNames(type).first);
+}
+
+std::string precision_name(PrecisionCode code) {
+  if (code == 0) return "left open";
+  const stablehlo::Float32Products products = float32_products(code);
+  const std::string emulated = products.emulated ? " (emulated)" : "";
+  switch (products.precision) {
+    case Precision::kDefault:
+      return "medium" + emulated;
+    case Precision::kHigh:
+      return "high" + emulated;
+    case Precision::kHighest:
+      return "highest" + emulated;
+  }
+  return "";
 }
 
 // Mirrors what gather() puts into the key.
@@ -200,6 +216,12 @@ class Comparison {
       differ([&] {
         return "the default dtype is " + name_of(static_cast<c10::ScalarType>(now.float_type)) +
                ", was " + name_of(static_cast<c10::ScalarType>(before.float_type));
+      });
+    }
+    if (now.precision != before.precision) {
+      differ([&] {
+        return "the precision of float32 products is " + precision_name(now.precision) + ", was " +
+               precision_name(before.precision);
       });
     }
     if (now.moves != before.moves) {
@@ -397,6 +419,7 @@ std::string note_signature(const OperatorInfo& info, std::span<const c10::IValue
   form.program = program.id;
   form.moves = !state.moving.empty();
   form.float_type = state.key[0] >> 56;
+  form.precision = state.precision();
   form.name = describe_call(info, arguments);
   Describer describer(info, all_known, state, form);
   for (size_t i = 0; i < info.arguments.size(); ++i) describer.argument(i, arguments[i]);

@@ -84,7 +84,7 @@ void Batch::execute() {
   std::vector<int64_t> given;
   for (const int64_t i : donated) {
     const DeviceBufferPtr& input = inputs[static_cast<size_t>(i)];
-    if (input.use_count() == 1) {
+    if (!is_awaited && input.use_count() == 1) {
       given.push_back(i);
       new_bytes -= static_cast<int64_t>(input->layout()->nbytes);
     } else {
@@ -102,12 +102,22 @@ void Batch::execute() {
   std::vector<PJRT_Buffer*> results(outputs.size(), nullptr);
   // What is given away is gone even if running fails.
   for (const int64_t i : given) inputs[static_cast<size_t>(i)]->given_away();
-  executable.execute(handles.data(), handles.size(), results.data(), kept,
-                     runtime.device(device).handle);
-  statistics().programs.fetch_add(1, std::memory_order_relaxed);
-  for (size_t i = 0; i < results.size(); ++i) {
-    fulfil(i, pjrt::Buffer::adopt(runtime.client().api(), results[i]));
+  try {
+    executable.execute(handles.data(), handles.size(), results.data(), kept,
+                       runtime.device(device).handle);
+  } catch (const pjrt::Error& e) {
+    // Whoever reads the results has called another operator.
+    throw pjrt::Error(e.code(), program->what() + ": " + e.what());
   }
+  statistics().programs.fetch_add(1, std::memory_order_relaxed);
+  std::vector<pjrt::Buffer> arrays;
+  for (PJRT_Buffer* result : results) {
+    arrays.push_back(pjrt::Buffer::adopt(runtime.client().api(), result));
+  }
+  if (is_awaited) {
+    for (const pjrt::Buffer& array : arrays) array.ready().await();
+  }
+  for (size_t i = 0; i < arrays.size(); ++i) fulfil(i, std::move(arrays[i]));
 }
 
 void Batch::mark_queued(int change) const {

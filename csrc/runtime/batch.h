@@ -26,6 +26,9 @@ class Batch : public PendingValue, public std::enable_shared_from_this<Batch> {
   int device = 0;
   StreamId stream = 0;
   bool outputs_counted = false;  // their memory is taken into account already
+  // Running ends when the results are there, and takes nothing over: recover() is then asked about
+  // every failure, with all inputs to begin from.
+  bool is_awaited = false;
   // Asked when compiling or running failed: makes the outputs in another way, or throws what is to
   // be reported. `inputs` are complete unless running had begun.
   std::function<void(Batch& batch, std::exception_ptr error)> recover;
