@@ -49,6 +49,16 @@ test: $(DONE)/package ## set everything up and run the C++ and the Python tests
 	$(BIN)/pytest $(ARGS); \
 	if ((cpp != 0)); then echo "The C++ unit tests FAILED (see above)." >&2; exit $$cpp; fi
 
+# What does not depend on the mode, or sets it itself, is left out.
+OTHER_MODES := --ignore=tests/test_aot.py --ignore=tests/test_cache_command.py \
+  --ignore=tests/test_compilation_cache.py --ignore=tests/test_conformance.py \
+  --ignore=tests/test_warmup.py --ignore=tests/test_modes.py --ignore=tests/test_debug_mode.py \
+  --ignore=tests/test_deferred.py --ignore=tests/test_explain.py
+.PHONY: test-modes
+test-modes: $(DONE)/package ## the Python tests again, in the debug and in the deferred mode
+	@TORCH_TPU_LAUNCH_BLOCKING=1 $(BIN)/pytest $(OTHER_MODES) $(ARGS)
+	@TORCH_TPU_DEFER_AND_FUSE=1 $(BIN)/pytest $(OTHER_MODES) $(ARGS)
+
 .PHONY: ctest
 ctest: $(DONE)/cpp-tests ## only the C++ unit tests
 	@$(BIN)/ctest --test-dir $(BUILD) --output-on-failure --no-tests=error

@@ -21,7 +21,8 @@ WORK = """
 import json, torch
 x = torch.arange(12.0, device="tpu").view(3, 4)
 y = (x.sin() @ x.T).relu().sum(1)
-assert torch.allclose(y.cpu(), (x.cpu().sin() @ x.cpu().T).relu().sum(1))
+# The device's default precision: bfloat16 products.
+assert torch.allclose(y.cpu(), (x.cpu().sin() @ x.cpu().T).relu().sum(1), rtol=0.02, atol=0.05)
 """
 REPORT = """
 print(json.dumps(torch.tpu.compilation_cache.stats()))

@@ -5,6 +5,7 @@
 #include "bindings/autograd_threads.h"
 #include "bindings/bindings.h"
 #include "eager/device_context.h"
+#include "pjrt/process_end.h"
 #include "runtime/batch.h"
 #include "runtime/compile_service.h"
 #include "runtime/memory.h"
@@ -69,6 +70,7 @@ void finish() {
   }
   runtime::finish_compiling();
   wait_for_autograd_threads();
+  pjrt::leave_compilers_at_exit();  // for the threads that are not waited for
 }
 
 }  // namespace

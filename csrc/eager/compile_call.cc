@@ -386,7 +386,8 @@ bool decompose(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
                         std::span<const c10::IValue> arguments, bool all_known, CallState& state) {
   const PrecisionCode precision = state.precision() ? state.precision() : current_precision_code();
-  if (ProgramPtr recorded = load_record(info, all_known, precision, state, describe(info, arguments))) {
+  if (ProgramPtr recorded =
+          load_record(info, all_known, precision, state, describe(info, arguments))) {
     if (recorded->by_rule) count_starts(info, state);
     return recorded;
   }
@@ -400,8 +401,8 @@ ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
       program.by_rule = true;
       const LoweredCall lowered = lower_operator(info, op, arguments, inputs);
       std::string text;
-      ProgramPtr compiled =
-          finish(std::move(program), builder, precision, lowered, state, describe(info, arguments), text);
+      ProgramPtr compiled = finish(std::move(program), builder, precision, lowered, state,
+                                   describe(info, arguments), text);
       store_record(info, all_known, precision, state, *compiled, text);
       count_starts(info, state);
       return compiled;

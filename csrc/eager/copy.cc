@@ -15,6 +15,7 @@
 #include "eager/device_storage.h"
 #include "eager/dispatch.h"
 #include "eager/dry_run.h"
+#include "eager/fusion_graph.h"
 #include "eager/pinned_memory.h"
 #include "eager/program.h"
 #include "eager/scalar_types.h"
@@ -201,6 +202,9 @@ void read_to_host(const runtime::DeviceBufferPtr& buffer, void* dst) {
   if (buffer->is_hollow() && DryRun::current()) {
     DryRun::read(buffer, dst);
   } else {
+    // Even where the value is there: what is recorded would keep its inputs' memory while Python
+    // looks at a loss, and go into one graph with the next step.
+    flush_graph(buffer->device(), CutReason::kRead);
     runtime::Runtime::get().to_host(*buffer, dst);
   }
 }

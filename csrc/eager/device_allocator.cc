@@ -6,8 +6,8 @@
 #include <algorithm>
 
 #include "eager/device_context.h"
-#include "eager/fusion_graph.h"
 #include "eager/device_storage.h"
+#include "eager/fusion_graph.h"
 #include "runtime/batch.h"
 #include "runtime/runtime.h"
 

@@ -23,7 +23,6 @@ ProgramPtr load_record(const OperatorInfo& info, bool all_known, PrecisionCode p
 // Records a program of kind kCompiled or kKnownNumbers; `text` is its StableHLO (empty when nothing
 // is computed). What cannot be written down is left out.
 void store_record(const OperatorInfo& info, bool all_known, PrecisionCode precision,
-                  const CallState& state, const Program& program,
-                  const std::string& text) noexcept;
+                  const CallState& state, const Program& program, const std::string& text) noexcept;
 
 }  // namespace torch_tpu::eager

@@ -6,6 +6,7 @@
 
 #include "pjrt/api.h"
 #include "pjrt/error.h"
+#include "pjrt/process_end.h"
 
 namespace torch_tpu::pjrt {
 namespace {
@@ -41,8 +42,13 @@ bool is_plain_host_memory(const PJRT_Api* api, PJRT_Buffer* handle) {
 }  // namespace
 
 void Buffer::destroy() noexcept {
+  PJRT_Buffer* const handle = std::exchange(handle_, nullptr);
+  // Threads that end together with the process drop what they kept.
+  if (process_is_ending()) [[unlikely]] {
+    return;
+  }
   auto args = make_args<PJRT_Buffer_Destroy_Args>();
-  args.buffer = std::exchange(handle_, nullptr);
+  args.buffer = handle;
   discard(api_, api_->PJRT_Buffer_Destroy(&args));
 }
 

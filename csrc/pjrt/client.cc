@@ -6,6 +6,7 @@
 
 #include "pjrt/api.h"
 #include "pjrt/error.h"
+#include "pjrt/process_end.h"
 
 namespace torch_tpu::pjrt {
 namespace {
@@ -105,6 +106,8 @@ std::string Client::platform_version() const {
 
 std::shared_ptr<Executable> Client::compile(std::string_view stablehlo_text,
                                             const CompileOptions& options) {
+  const CompilerCall call;
+  call.require("compile");
   constexpr std::string_view kFormat = "mlir";
   auto program = make_args<PJRT_Program>();
   program.code = const_cast<char*>(stablehlo_text.data());  // only read
@@ -125,6 +128,8 @@ std::shared_ptr<Executable> Client::compile(std::string_view stablehlo_text,
 std::shared_ptr<Executable> Client::deserialize(std::string_view bytes) {
   const auto function = require_function(api(), &PJRT_Api::PJRT_Executable_DeserializeAndLoad,
                                          "PJRT_Executable_DeserializeAndLoad");
+  const CompilerCall call;
+  call.require("deserialize program");
   auto args = make_args<PJRT_Executable_DeserializeAndLoad_Args>();
   args.client = handle();
   args.serialized_executable = bytes.data();

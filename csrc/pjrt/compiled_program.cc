@@ -4,10 +4,13 @@
 
 #include "pjrt/api.h"
 #include "pjrt/error.h"
+#include "pjrt/process_end.h"
 
 namespace torch_tpu::pjrt {
 
 void CompiledProgram::Deleter::operator()(PJRT_Executable* handle) const noexcept {
+  const CompilerCall call;
+  if (!call) return;
   auto args = make_args<PJRT_Executable_Destroy_Args>();
   args.executable = handle;
   discard(api, api->PJRT_Executable_Destroy(&args));
@@ -30,6 +33,8 @@ size_t CompiledProgram::num_outputs() const {
 }
 
 std::string CompiledProgram::serialize() const {
+  const CompilerCall call;
+  call.require("serialize program");
   const auto args = ask<PJRT_Executable_Serialize_Args>(
       require_function(api_, &PJRT_Api::PJRT_Executable_Serialize, "PJRT_Executable_Serialize"),
       "serialize program");

@@ -5,9 +5,12 @@
 #include "pjrt/api.h"
 #include "pjrt/client.h"
 #include "pjrt/error.h"
+#include "pjrt/process_end.h"
 
 namespace torch_tpu::pjrt {
 void Executable::Deleter::operator()(PJRT_LoadedExecutable* handle) const noexcept {
+  const CompilerCall call;
+  if (!call) return;
   auto args = make_args<PJRT_LoadedExecutable_Destroy_Args>();
   args.executable = handle;
   discard(api, api->PJRT_LoadedExecutable_Destroy(&args));

@@ -9,6 +9,7 @@
 
 #include "pjrt/api.h"
 #include "pjrt/error.h"
+#include "pjrt/process_end.h"
 
 namespace torch_tpu::pjrt {
 namespace {
@@ -126,6 +127,8 @@ std::optional<int64_t> Topology::device_memory() const {
 }
 
 CompiledProgram Topology::compile(std::string_view stablehlo, const CompileOptions& options) const {
+  const CompilerCall call;
+  call.require("compile");
   constexpr std::string_view kFormat = "mlir";
   auto program = make_args<PJRT_Program>();
   program.code = const_cast<char*>(stablehlo.data());  // only read
