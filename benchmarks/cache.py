@@ -8,6 +8,7 @@ the device, which leaves out what `import torch` and the like take in any case.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import runpy
@@ -72,11 +73,10 @@ def train_step(layers: int, width: int) -> None:
 def worker(workload: str, started: float) -> None:
     """Runs a workload in this process and prints what it took."""
     import torch
-
-    # The first optimizer of a process imports it.
-    import torch._dynamo
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
+    # The first optimizer of a process imports it.
+    importlib.import_module("torch._dynamo")
     imported = time.time()
     first: dict[str, float] = {}
 
