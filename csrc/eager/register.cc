@@ -8,6 +8,7 @@
 #include "eager/dispatch.h"
 #include "eager/factories.h"
 #include "eager/filling.h"
+#include "eager/linear_algebra.h"
 #include "eager/view_ops.h"
 
 namespace torch_tpu::eager {
@@ -62,6 +63,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar));
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
   register_data_dependent(m);
+  register_linear_algebra(m);
   register_filling(m);
   register_rules(m);
 }
