@@ -65,7 +65,7 @@ def test_solve_says_what_is_singular() -> None:
         torch.linalg.solve(on_device, on_device)
 
 
-@pytest.mark.parametrize("driver", ["gels", "gelsy"])
+@pytest.mark.parametrize("driver", ["gels", "gelsy", "gelsd", "gelss"])
 @pytest.mark.parametrize("shape", [(5, 3), (2, 4, 4), (3, 5)])
 def test_least_squares(shape: tuple[int, ...], driver: str) -> None:
     def run(a: torch.Tensor, b: torch.Tensor) -> list[torch.Tensor]:
@@ -77,13 +77,17 @@ def test_least_squares(shape: tuple[int, ...], driver: str) -> None:
 
 def test_least_squares_of_low_rank() -> None:
     a, b = data(5, 2) @ data(2, 4), data(5, 2)
-    check(
-        lambda a, b: [t.contiguous() for t in torch.linalg.lstsq(a, b, rcond=1e-4)],
-        a,
-        b,
-        backward=False,
-        tolerance=NEAR,
-    )
+    for driver in ("gelsy", "gelsd"):
+        check(
+            lambda a, b, d: [
+                t.contiguous() for t in torch.linalg.lstsq(a, b, rcond=1e-4, driver=d)
+            ],
+            a,
+            b,
+            driver,
+            backward=False,
+            tolerance=NEAR,
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.complex128])

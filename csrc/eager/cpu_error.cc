@@ -1,6 +1,7 @@
 #include "eager/cpu_error.h"
 
 #include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
 
 #include <unordered_map>
 
@@ -62,6 +63,12 @@ class CpuArguments {
   size_t nbytes_ = 0;
 };
 
+// The trial's warnings are not the call's.
+class NoWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+};
+
 }  // namespace
 
 void throw_as_cpu_does(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
@@ -70,6 +77,8 @@ void throw_as_cpu_does(const c10::OperatorHandle& op, std::span<const c10::IValu
   torch::jit::Stack stack;
   for (const c10::IValue& a : arguments) stack.push_back(on_cpu(a));
   if (on_cpu.nbytes() > kMaxBytes) return;
+  NoWarnings handler;
+  const c10::WarningUtils::WarningHandlerGuard quiet(&handler);
   try {
     op.callBoxed(stack);
   } catch (const c10::NotImplementedError&) {

@@ -104,17 +104,6 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> unique_dim(const at::Tensor& self
   return {to_tpu(values, self), to_tpu(inverse, self), to_tpu(counts, self)};
 }
 
-// The older interface raises at once.
-at::Tensor cholesky_or_throw(const at::Tensor& self, bool upper) {
-  const auto [factor, info] = at::linalg_cholesky_ex(self, upper, /*check_errors=*/false);
-  at::_linalg_check_errors(info, "cholesky", self.dim() == 2);
-  return factor;
-}
-
-at::Tensor& cholesky_out(const at::Tensor& self, bool upper, at::Tensor& out) {
-  return to_out(cholesky_or_throw(self, upper), out);
-}
-
 at::Tensor bincount(const at::Tensor& self, const std::optional<at::Tensor>& weights,
                     int64_t minlength) {
   const std::optional<at::Tensor> host_weights =
@@ -144,8 +133,6 @@ void register_data_dependent(torch::Library& aten) {
   aten.impl("repeat_interleave.Tensor", TORCH_FN(repeat_interleave));
   aten.impl("_unique2", TORCH_FN(unique2));
   aten.impl("_unique", TORCH_FN(unique));
-  aten.impl("cholesky", TORCH_FN(cholesky_or_throw));
-  aten.impl("cholesky.out", TORCH_FN(cholesky_out));
   aten.impl("unique_consecutive", TORCH_FN(unique_consecutive));
   aten.impl("unique_dim", TORCH_FN(unique_dim));
   aten.impl("bincount", TORCH_FN(bincount));

@@ -8,6 +8,7 @@
 #include "eager/dispatch.h"
 #include "eager/factories.h"
 #include "eager/filling.h"
+#include "eager/linear_algebra.h"
 #include "eager/value_checks.h"
 #include "eager/view_ops.h"
 
@@ -63,6 +64,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_local_scalar_dense", TORCH_FN(local_scalar));
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
   register_data_dependent(m);
+  register_linear_algebra(m);
   register_filling(m);
   register_value_checks(m);
   register_rules(m);

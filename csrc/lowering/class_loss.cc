@@ -241,9 +241,9 @@ void register_class_losses(Registry& r) {
   r.add("aten::nll_loss2d_forward", nll_forward_rule);
   r.add("aten::nll_loss_backward", nll_backward_rule);
   r.add("aten::nll_loss2d_backward", nll_backward_rule);
-  r.add("aten::multi_margin_loss", multi_margin_rule, {.known_numbers = {"p"}});
+  // The meta kernels of both give a single sample's loss a dimension.
+  r.add("aten::multi_margin_loss", multi_margin_rule, {.known_numbers = {"p"}, .own_types = true});
   r.add("aten::multi_margin_loss_backward", multi_margin_backward_rule, {.known_numbers = {"p"}});
-  // Its meta kernel gives a single sample's loss a dimension.
   r.add("aten::multilabel_margin_loss_forward", multilabel_margin_rule, {.own_types = true});
   r.add("aten::multilabel_margin_loss_backward", multilabel_margin_backward_rule);
 }

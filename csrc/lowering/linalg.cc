@@ -136,6 +136,7 @@ void register_linalg(Registry& r) {
   r.add("aten::linalg_cross", cross);
   register_factorization(r);
   register_lu(r);
+  register_ldl(r);
   register_determinant(r);
   register_matrix_exp(r);
   register_eigen(r);

@@ -50,6 +50,7 @@ Svd singular_values(Value a, bool vectors, bool full);
 
 void register_factorization(Registry&);  // factorization.cc: Cholesky and QR
 void register_lu(Registry&);             // lu.cc: LU, solving and inverting with it
+void register_ldl(Registry&);            // ldl.cc: of symmetric matrices that are not definite
 void register_determinant(Registry&);    // determinant.cc: determinants and solving, with LU
 void register_matrix_exp(Registry&);     // matrix_exp.cc
 void register_eigen(Registry&);          // eigen.cc: of Hermitian matrices

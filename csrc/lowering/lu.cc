@@ -11,23 +11,20 @@ namespace torch_tpu::lowering {
 
 namespace sh = stablehlo;
 
-namespace {
-
-// Positions along a dimension of a [B, m] or [B, m, n] tensor.
 Value positions(Builder& b, const Dims& dims, int64_t dim) {
   return sh::iota(b, TensorType{ElementType::kS32, dims}, dim);
 }
 
-// One number for everything, or one per batch entry, in front of all elements.
 Value spread_front(Value v, const Dims& dims) {
   return v.rank() == 0 ? sh::broadcast_in_dim(v, dims, {}) : sh::broadcast_in_dim(v, dims, {0});
 }
 
-// [B, m, n] at row `row` (0-d, or one per batch entry) -> [B, n].
 Value row_at(Value a, Value row) {
   const Value here = sh::eq(positions(a.builder(), a.dims(), 1), spread_front(row, a.dims()));
   return sum_over(sh::select(here, a, constant_like(a, 0)), {1});
 }
+
+namespace {
 
 Value column_at(Value a, Value column) {
   const Value start = number_of(a.builder(), TensorType{ElementType::kS32, {}}, 0);
@@ -46,7 +43,8 @@ Value best_row(Value column, Value step) {
   return sh::convert(first_index_of(candidates, max_over(candidates, {1}), 1), ElementType::kS32);
 }
 
-// Swaps entries `step` and `other` along dimension 1 of [B, m] or [B, m, n].
+}  // namespace
+
 Value swapped(Value a, Value step, Value other) {
   const Value rows = positions(a.builder(), a.dims(), 1);
   const Value at_step = sh::eq(rows, spread_front(step, a.dims()));
@@ -56,8 +54,6 @@ Value swapped(Value a, Value step, Value other) {
   };
   return sh::select(at_step, picked(at_other), sh::select(at_other, picked(at_step), a));
 }
-
-}  // namespace
 
 Lu factorize(Value a, bool pivot) {
   Builder& b = a.builder();

@@ -1,9 +1,19 @@
-// LU factorization with row pivoting, for the rules that are made of it.
+// LU factorization with row pivoting, and steps of factorizations by rows and columns.
 #pragma once
 
 #include "lowering/linear_algebra.h"
 
 namespace torch_tpu::lowering {
+
+// Positions along a dimension of a [B, m] or [B, m, n] tensor, as s32.
+Value positions(Builder& b, const Dims& dims, int64_t dim);
+// One number for everything, or one per batch entry, in front of all elements.
+Value spread_front(Value v, const Dims& dims);
+// [B, m, n] at row `row` (0-d, or one per batch entry) -> [B, n]; zeros if there is no such row.
+Value row_at(Value a, Value row);
+// Swaps entries `step` and `other` (0-d, or one per batch entry) along dimension 1 of [B, m] or
+// [B, m, n].
+Value swapped(Value a, Value step, Value other);
 
 struct Lu {
   Value factors;      // [B, m, n]

@@ -2,9 +2,11 @@
 // by a call for each comparison. So a value and its position become one integer, which is also
 // unique: the order is stable whatever the algorithm.
 #include <bit>
+#include <cstdint>
 #include <optional>
 
 #include "lowering/expression.h"
+#include "lowering/indexing.h"
 #include "lowering/platform.h"
 #include "lowering/reduction.h"
 #include "lowering/sorting.h"
@@ -109,6 +111,33 @@ Sorted sort_packed(Value x, Value position, int64_t dim, const Packing& p) {
   return unpacked(out[0], p, position.dtype());
 }
 
+Value ordered_bits_of_double(Value x) {
+  const Value bits = sh::bitcast_convert(x, ElementType::kS64);
+  const auto all = [&](int64_t n) { return sh::full_like(bits, n); };
+  const Value nan = sh::gt(bits & all(INT64_MAX), all(int64_t{0x7ff} << 52));
+  const Value mirrored = choose(bits < 0.0, sh::xor_(bits, all(INT64_MAX)), bits);
+  const Value ordered = sh::select(sh::eq(bits, all(INT64_MIN)), all(0), mirrored);
+  return sh::select(nan, all(INT64_MAX), ordered);
+}
+
+// Keys that leave no room: sorted by their lower halves, then by their upper ones.
+Sorted sort_by_halves(Value x, Value position, int64_t dim, bool descending) {
+  const int position_bits = std::bit_width(static_cast<uint64_t>(x.dim(dim) - 1));
+  Value key = ordered_bits_of_double(x);
+  if (descending) key = sh::not_(key);
+  const auto order = [&](Value half) {
+    const Value places = sh::convert(position, ElementType::kS64);
+    const Value sorted = sh::sort({shifted(half, position_bits) | places}, dim, /*stable=*/false,
+                                  [](const Values& v) { return Values{sh::lt(v[0], v[1])}; })[0];
+    const Value mask = sh::full_like(sorted, (int64_t{1} << position_bits) - 1);
+    return sh::convert(sorted & mask, position.dtype());
+  };
+  const Value first = order(key & sh::full_like(key, int64_t{UINT32_MAX}));
+  const Value second = order(take_along(unshifted(key, 32), dim, first));
+  const Value indices = take_along(first, dim, second);
+  return {take_along(x, dim, indices), indices};
+}
+
 }  // namespace
 
 std::optional<Sorted> sorted_by_packing(Value value, Value position, int64_t dim, bool descending,
@@ -117,6 +146,9 @@ std::optional<Sorted> sorted_by_packing(Value value, Value position, int64_t dim
   const int64_t n = value.dim(dim);
   if (const auto p = packing(value.dtype(), n, descending)) {
     return sort_packed(value, position, dim, *p);
+  }
+  if (value.dtype() == ElementType::kF64 && n <= INT32_MAX) {
+    return sort_by_halves(value, position, dim, descending);
   }
   if (value.dtype() != ElementType::kS64) return std::nullopt;
   // Wide integers are mostly small numbers.

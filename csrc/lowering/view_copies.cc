@@ -195,7 +195,8 @@ void register_view_copies(Registry& r) {
   for (const char* op : {"aten::alias_copy", "aten::detach_copy", "aten::lift_fresh_copy"}) {
     r.add(op, same);
   }
-  r.add("aten::view_copy", view_copy);
+  // The meta kernel refuses what is no view of its input; a copy can be made of it all the same.
+  r.add("aten::view_copy", view_copy, {.own_types = true});
   r.add("aten::_reshape_copy", view_copy);
   r.add("aten::_reshape_alias_copy", view_copy);
   r.add("aten::expand_copy", expand_copy);

@@ -64,6 +64,10 @@ RANDOM: dict[str, str] = {
 HOST_ARGUMENTS: dict[str, str] = {"tensor_split": "the positions to split at decide shapes"}
 
 
+# Messages of the right type in words of PyTorch's other kernels, for operators whose CPU kernel is
+# not asked.
+OWN_WORDS: dict[str, str] = {"masked_fill": "could not convert to type .* without overflow"}
+
 # Operators that may choose between equal elements: an index counts as the element it names. With
 # the place of `dim` among the arguments after the input.
 CHOOSES: dict[str, tuple[int, str]] = {
@@ -82,6 +86,11 @@ FUSED_ATTENTION: dict[str, str] = dict.fromkeys(
         "nn.functional.multi_head_attention_forward",
     ),
     "the gradients of a fused attention have no gradients; with SDPBackend.MATH they do",
+)
+
+# Operators whose integer arguments are not laid out otherwise.
+CONTIGUOUS_INTEGERS: dict[str, str] = dict.fromkeys(
+    ("nn.functional.ctc_loss", "nn.CTCLoss"), "the CPU's kernel reads past strided targets"
 )
 
 # Operators whose results have no sign: with `out=`, absolute values are compared. In other calls
@@ -164,6 +173,11 @@ def wider_tolerance(suite: str, op: str, dtype: torch.dtype) -> Wider | None:
 def goes_unchecked(op: str, error: BaseException) -> bool:
     """Whether an error of the CPU is one the device does not look for."""
     return op in UNCHECKED and re.search(UNCHECKED[op], str(error)) is not None
+
+
+def says_it_otherwise(op: str, error: BaseException) -> bool:
+    """Whether an error of the device has one of the listed messages."""
+    return op in OWN_WORDS and re.search(OWN_WORDS[op], str(error)) is not None
 
 
 def reason_excluded(suite: str, op: str, dtype: str) -> str | None:

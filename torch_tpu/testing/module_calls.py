@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.testing._internal.common_utils import noncontiguous_like
 
-from torch_tpu.testing import databases
+from torch_tpu.testing import databases, exceptions
 from torch_tpu.testing.cases import DTYPES, Case, Options, Result, spread
 from torch_tpu.testing.gradients import differentiated
 from torch_tpu.testing.operator_calls import Arguments, Checker
@@ -68,6 +68,12 @@ def run(case: Case, options: Options) -> Result:
     """Runs a case."""
     info = databases.modules()[case.op]
     checker = Checker(case, info, options)
+
+    def strided(tensor: torch.Tensor) -> torch.Tensor:
+        if case.op in exceptions.CONTIGUOUS_INTEGERS and not tensor.is_floating_point():
+            return tensor
+        return noncontiguous_like(tensor).detach().requires_grad_(tensor.requires_grad)
+
     dtype, training = DTYPES[case.dtype], case.variant != "eval"
     torch.manual_seed(0)
     inputs = list(
@@ -86,10 +92,7 @@ def run(case: Case, options: Options) -> Result:
             with torch.no_grad():
                 module(*args, **kwargs)
         if case.variant == "noncontiguous":
-            args, kwargs = over_tensors(
-                (args, kwargs),
-                lambda t: noncontiguous_like(t).detach().requires_grad_(t.requires_grad),
-            )
+            args, kwargs = over_tensors((args, kwargs), strided)
         checker.check(
             Arguments(module, args, kwargs),
             round_trip if case.variant == "state_dict" else step,

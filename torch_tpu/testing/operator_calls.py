@@ -309,7 +309,8 @@ class Checker:
         if type(actual) is not type(expected):
             self.fail(Failure("error type", text), arguments)
         elif not same_message(actual, expected):
-            if pattern is not None and not re.search(pattern, str(actual)):
+            accepted = pattern is None or re.search(pattern, str(actual)) is not None
+            if not accepted and not exceptions.says_it_otherwise(self.case.op, actual):
                 self.fail(Failure("message", text), arguments)
             else:
                 self.note("other message")

@@ -9,7 +9,6 @@ import selectors
 import subprocess
 import sys
 import time
-from collections import deque
 from types import TracebackType
 from typing import IO
 
@@ -24,9 +23,8 @@ class Worker:
 
     def __init__(self, options: Options, limit: float) -> None:
         self._options = options
-        self._limit = limit
+        self.limit = limit  # seconds per case
         self._process: subprocess.Popen[str] | None = None
-        self._log: deque[str] = deque(maxlen=20)
 
     def __enter__(self) -> Worker:
         return self
@@ -56,12 +54,12 @@ class Worker:
         try:
             self._process.stdin.write(json.dumps(dataclasses.asdict(case)) + "\n")
             self._process.stdin.flush()
-            line = self._answer(self._limit)
+            line = self._answer(self.limit)
         except BrokenPipeError:
             line = ""
         except TimeoutError:
             self._stop()
-            return Result(case, "timeout", failed=1, reason=f"longer than {self._limit:g} s")
+            return Result(case, "timeout", failed=1, reason=f"longer than {self.limit:g} s")
         if line:
             return results.from_json(line)
         code = self._stop()

@@ -21,6 +21,11 @@ _DTYPE_GROUPS = {
     "bool": ("bool",),
     "complex64": ("complex64",),
 }
+_OTHER_SUITES = {
+    "foreach": "Lists of tensors",
+    "modules": "Modules",
+    "optimizers": "Optimizers",
+}
 _NOT_WAITING = "a call does not wait for values, as on CUDA"
 _BAD = ("fail", "crash", "timeout")
 
@@ -149,7 +154,7 @@ def _headline(by_operator: dict[str, list[Result]]) -> list[str]:
 def text(found: list[Result], compiled: dict[str, bool]) -> str:
     """The document."""
     by_operator: dict[str, list[Result]] = defaultdict(list)
-    others: dict[str, dict[str, list[Result]]] = {"modules": {}, "optimizers": {}}
+    others: dict[str, dict[str, list[Result]]] = {suite: {} for suite in _OTHER_SUITES}
     for r in found:
         if r.case.suite in others:
             others[r.case.suite].setdefault(r.case.op, []).append(r)
@@ -179,14 +184,14 @@ def text(found: list[Result], compiled: dict[str, bool]) -> str:
         note = " (random)" if name in exceptions.RANDOM else ""
         rows.append([f"{name}{note}", *cells, ", ".join(used), _compiles(mine, compiled)])
     lines += _table(["operator", *_COLUMNS, "on the CPU", "TPU"], rows)
-    for suite, title in (("modules", "Modules"), ("optimizers", "Optimizers")):
+    for suite, title in _OTHER_SUITES.items():
         entries = others[suite]
         if not entries:
             continue
         variants = list(dict.fromkeys(r.case.variant for f in entries.values() for r in f))
         lines += ["", f"## {title}"]
         lines += _table(
-            [suite.removesuffix("s"), *variants],
+            ["name", *variants],
             [
                 [name, *(_cell([r for r in f if r.case.variant == v]) for v in variants)]
                 for name, f in sorted(entries.items())
@@ -205,6 +210,8 @@ def _exceptions() -> list[str]:
         rows.append([op, where, f"rtol {wider.rtol:g}, atol {wider.atol:g}", wider.reason])
     for op, error in exceptions.UNCHECKED.items():
         rows.append([op, "errors", f'no "{error.replace("|", " or ")}"', _NOT_WAITING])
+    for op, message in exceptions.OWN_WORDS.items():
+        rows.append([op, "errors", f'says "{message}"', "the words of PyTorch's meta kernel"])
     for names, how in (
         (exceptions.RANDOM, "shapes and dtypes only, where the CPU's own values change"),
         (
@@ -217,6 +224,7 @@ def _exceptions() -> list[str]:
             {op.replace("|", " or "): why for op, why in exceptions.NOT_EXPANDED.items()},
             "not called with expanded inputs",
         ),
+        (exceptions.CONTIGUOUS_INTEGERS, "integer arguments stay contiguous"),
         (exceptions.NO_SIGN, "absolute values, with `out=`"),
         (exceptions.HOST_ARGUMENTS, "arguments stay on the CPU"),
     ):
