@@ -75,6 +75,8 @@ def worker(workload: str, started: float) -> None:
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
+    from torch_tpu import _C, tpu
+
     # The first optimizer of a process imports it.
     importlib.import_module("torch._dynamo")
     imported = time.time()
@@ -85,7 +87,7 @@ def worker(workload: str, started: float) -> None:
 
     def step_done(*_: Any) -> None:
         if "step" not in first:
-            torch.tpu.synchronize()
+            tpu.synchronize()
             first["step"] = time.time()
 
     register_optimizer_step_post_hook(step_done)
@@ -105,11 +107,10 @@ def worker(workload: str, started: float) -> None:
             if end.code:
                 raise RuntimeError(f"the quickstart ended with {end.code}") from None
     done = time.time()
-    stats = torch.tpu.dispatch_stats()
-    cache = torch.tpu.compilation_cache.stats()
+    stats = tpu.dispatch_stats()
+    cache = tpu.compilation_cache.stats()
     x = torch.ones(8, 8, device="tpu")
     torch.add(x, x)
-    from torch_tpu import _C
 
     gather, find = _C.measure_lookup(x, x, LOOKUPS)
     result = {
