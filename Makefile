@@ -110,7 +110,7 @@ $(DONE)/cpp-tests: $(DONE)/package $(CXX_TEST_SOURCES) $(FILE_LIST)
 	@$(BIN)/cmake --build $(BUILD) --target torch_tpu_tests
 	@touch $@
 
-$(DONE)/lint-tools: $(DONE)/build-tools
+$(DONE)/lint-tools: $(DONE)/build-tools pyproject.toml
 	@$(PIP) install --quiet --constraint $(CONSTRAINTS) --group lint
 	@touch $@
 
