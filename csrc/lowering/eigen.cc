@@ -25,7 +25,8 @@ struct Eigen {
 };
 
 Eigen refined(Value a, Value x) {
-  const Dims batch{a.dim(0)}, pairs = x.dims();
+  const Dims batch{a.dim(0)};
+  const Dims& pairs = x.dims();
   const Value one = identity_matrices(a.builder(), a.dtype(), batch, rows(a));
   const Value off = one - matrix_product(adjoint(x), x);  // from orthogonality
   const Value s = matrix_product(adjoint(x), matrix_product(a, x));

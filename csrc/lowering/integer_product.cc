@@ -53,7 +53,7 @@ Value reduce_last(Value value, size_t count) {
 
 // Moves the groups from the batch to the features: lhs [g*n, c, ...] -> [n, g*c, ...].
 Value batch_groups_as_feature_groups(Value lhs, int64_t groups) {
-  const Dims before = lhs.dims();
+  const Dims& before = lhs.dims();
   Dims split = {groups, before[0] / groups};
   split.insert(split.end(), before.begin() + 1, before.end());
   Dims order = range(0, split.size());

@@ -64,7 +64,7 @@ FunctionText::FunctionText(std::string_view module) {
 void FunctionText::append_to(std::string& out, std::string_view name) const {
   out += "  func.func private @";
   out += name;
-  out += "(";
+  out += '(';
   for (size_t i = 0; i < parameter_names_.size(); ++i) {
     if (i) out += ", ";
     out += parameter_names_[i];
