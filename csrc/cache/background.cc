@@ -1,10 +1,10 @@
 #include "cache/background.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <string>
 
 #include "cache/host_hooks.h"

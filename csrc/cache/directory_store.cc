@@ -200,9 +200,9 @@ std::optional<Blob> DirectoryStore::read(const Root& root, const std::string& na
     const int error = errno;
     if (error == ENOENT) return std::nullopt;
     if (error == ELOOP) throw EntryError(EntryProblem::kUntrusted, "it is a symbolic link");
-    const StoreError problem = system_error("cannot open " + path(), error);
-    if (concerns_one_file(error)) throw EntryError(EntryProblem::kUnreadable, problem.what());
-    throw problem;
+    const auto problem = [&] { return system_error("cannot open " + path(), error); };
+    if (concerns_one_file(error)) throw EntryError(EntryProblem::kUnreadable, problem().what());
+    throw problem();
   }
   struct stat status;
   if (fstat(file.get(), &status) != 0) throw system_error("cannot examine " + path(), errno);
@@ -222,11 +222,13 @@ std::optional<Blob> DirectoryStore::read(const Root& root, const std::string& na
     bytes = must_copy || size <= kLargestCopy ? copy_file(file.get(), size)
                                               : map_file(file.get(), size);
   } catch (const std::system_error& error) {
-    const StoreError problem = system_error("cannot read " + path(), error.code().value());
+    const auto problem = [&] {
+      return system_error("cannot read " + path(), error.code().value());
+    };
     if (concerns_one_file(error.code().value())) {
-      throw EntryError(EntryProblem::kUnreadable, problem.what());
+      throw EntryError(EntryProblem::kUnreadable, problem().what());
     }
-    throw problem;
+    throw problem();
   }
   // The time of the last use is the file's modification time; where it cannot be set, entries
   // age from when they were written.
@@ -325,8 +327,10 @@ std::vector<StoredEntry> DirectoryStore::list() {
       if (!is_folder_name(folder)) continue;
       for (const std::string& file : names_in(at, folder.c_str())) {
         struct stat status;
+        std::string path = folder;
+        path.append("/").append(file);
         if (!is_entry_name(folder + file) ||
-            fstatat(at, (folder + "/" + file).c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
+            fstatat(at, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
           continue;
         }
         entries.push_back({folder + file, static_cast<uint64_t>(status.st_size),
@@ -352,7 +356,8 @@ PruneResult DirectoryStore::prune(uint64_t max_bytes) {
       if (!is_folder_name(folder)) continue;
       for (const std::string& file : names_in(at, folder.c_str())) {
         if (!file.starts_with(kTemporary)) continue;
-        const std::string path = folder + "/" + file;
+        std::string path = folder;
+        path.append("/").append(file);
         struct stat status;
         if (fstatat(at, path.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) continue;
         // A writer that still lives after so long finds its file gone and loses one entry.

@@ -165,7 +165,7 @@ DecodedEntry decode_entry(std::string_view bytes, const EntryKey* expected,
       return bad(EntryProblem::kWrongSignature);
     }
   }
-  EntryView entry{};
+  EntryView entry;
   entry.kind = static_cast<EntryKind>(header.kind);
   entry.scope = bytes.substr(kHeaderSize, header.scope_size);
   entry.material = bytes.substr(kHeaderSize + header.scope_size, header.material_size);

@@ -62,14 +62,14 @@ std::string encode_entry(const EntryKey& key, std::string_view payload,
 
 // Views into the bytes given to decode_entry.
 struct EntryView {
-  EntryKind kind;
+  EntryKind kind = EntryKind::kProgram;
   std::string_view scope, material, payload;
-  bool is_signed;
+  bool is_signed = false;
 };
 
 struct DecodedEntry {
   EntryProblem problem = EntryProblem::kNone;
-  EntryView entry{};  // when problem is kNone
+  EntryView entry;  // when problem is kNone
 
   explicit operator bool() const noexcept { return problem == EntryProblem::kNone; }
 };

@@ -91,10 +91,11 @@ KeyLocks& KeyLocks::of_folder(const std::filesystem::path& folder) {
     return *locks;
   }
   // Not make_unique: the constructor is private. Outlives the lock: see ForkSafeMutex.
-  std::unique_ptr<KeyLocks> created(new KeyLocks(std::make_unique<State>(file.release())));
+  auto state = std::make_unique<State>(file.release());
   const std::lock_guard lock(all.mutex);
-  const FileIdentity identity{status.st_dev, status.st_ino};
-  return *all.by_file.try_emplace(identity, std::move(created)).first->second;
+  std::unique_ptr<KeyLocks>& locks = all.by_file[{status.st_dev, status.st_ino}];
+  if (!locks) locks.reset(new KeyLocks(std::move(state)));
+  return *locks;
 }
 
 std::optional<KeyLock> KeyLocks::try_lock(const std::string& name) {

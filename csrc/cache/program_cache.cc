@@ -174,7 +174,7 @@ class ProgramCache::Impl {
   void drop(const EntryKey& key, const std::string& why) {
     refused_entries_.fetch_add(1, std::memory_order_relaxed);
     remember(refused_, key.name());
-    const std::string name = key.name();
+    const std::string& name = key.name();
     remove_quietly(Tier::kMachine, name);
     if (persistent_slow()) {
       writer_.submit([this, name] { remove_quietly(Tier::kPersistent, name); });
@@ -474,7 +474,7 @@ class ProgramCache::Impl {
   }
 
   // Into the persistent tier. `cost`: the memory it takes while it waits.
-  void put_in_background(const std::string& name, Blob bytes, uint64_t cost,
+  void put_in_background(const std::string& name, const Blob& bytes, uint64_t cost,
                          bool only_if_absent = false) {
     const auto job = [this, name, bytes, only_if_absent] {
       try {

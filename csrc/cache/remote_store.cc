@@ -64,9 +64,9 @@ class LazyStore : public Store {
       throw StoreError(StoreProblem::kUnreachable,
                        url_ + ": this program has no access to remote filesystems; use a path");
     }
-    std::shared_ptr<Store> made = call(url_, [&] { return make(url_); });
+    std::shared_ptr<Store> opened = call(url_, [&] { return make(url_); });
     const std::lock_guard lock(mutex_);
-    if (!store_) store_ = made;
+    if (!store_) store_ = std::move(opened);
     return store_;
   }
 
