@@ -229,7 +229,7 @@ def measure_start(workload: str, rounds: int) -> None:
         rows,
     )
     warm = results["warm"]
-    machine = [result["cache"]["tiers"]["machine"] for result in warm]
+    machine = [result["cache"]["machine"] for result in warm]
     ratios = [
         (tier["read_seconds"] + result["load_seconds"]) / result["load_seconds"]
         for tier, result in zip(machine, warm, strict=True)
