@@ -410,6 +410,10 @@ void register_resampling(Registry& r) {
                .own_types = true,
                .memory_format_of = {"self"}});
         r.add(name + ".out", rule, options);
+      } else if (std::string_view(d) == "1d") {
+        // Its meta kernel does not take an empty batch.
+        r.add(name, rule, {.known_numbers = options.known_numbers, .own_types = true});
+        r.add(name + ".out", rule, options);
       } else {
         r.add(name, rule, options);
       }

@@ -89,6 +89,14 @@ Values scatter_add(Call& call) {
 }
 
 Values index_reduce(Call& call) {
+  const Value original = call.tensor("self"), source = call.tensor("source");
+  if (original.rank() == 0 && call.tensor("index").numel() == 0) {
+    throw InvalidArgument("index_reduce: no index into a tensor without dimensions",
+                          InvalidArgument::Kind::kIndex);
+  }
+  if (source.rank() != original.rank() && source.numel() != 1) {
+    throw InvalidArgument("index_reduce: self and source must have as many dimensions");
+  }
   const Value self = at_least_1d(call.tensor("self"));
   const AdvancedIndex where = dimension_index(self.dims(), dimension(call),
                                               at_least_1d(call.tensor("index")), Negative::kAsIs);

@@ -148,9 +148,12 @@ WIDER: dict[tuple[str, str, torch.dtype], Wider] = {
 UNCHECKED: dict[str, str] = {
     "multinomial": "probability tensor contains|invalid multinomial distribution",
     "gather": "out of bounds",
+    "put": "out of range",
+    "take": "out of range",
     "scatter": "out of bounds",
     "scatter_add": "out of bounds",
     **{f"scatter_reduce.{how}": "out of bounds" for how in ("sum", "prod", "mean", "amax", "amin")},
+    "_segment_reduce.lengths": "rows of lengths along axis to sum to",
     "linalg.lstsq": "does not have full rank",
     "linalg.lstsq.grad_oriented": "does not have full rank",
 }
@@ -162,6 +165,8 @@ EXCLUDED: dict[tuple[str, str, str], str] = {
     ("", "complex", "float16"): _NO_COMPLEX_HALF,
     ("", "view_as_complex", "float16"): _NO_COMPLEX_HALF,
     ("variants", "native_group_norm", ""): "the CPU's kernel reads contiguous tensors only",
+    ("variants", "_chunk_cat", ""): "the CPU crashes on tensors without dimensions",
+    ("variants", "resize_", ""): "what a tensor grows by is not initialised",
 }
 
 
