@@ -183,12 +183,14 @@ CompiledProgramPtr prepare(std::string stablehlo_text, std::string what) {
 }
 
 CompiledProgramPtr compile(std::string stablehlo_text, std::string what) {
+  dump_program(stablehlo_text);
   CompiledProgramPtr program = prepare(std::move(stablehlo_text), std::move(what));
   static_cast<void>(program->executable());
   return program;
 }
 
 CompiledProgramPtr compile_in_background(std::string stablehlo_text, std::string what) {
+  dump_program(stablehlo_text);  // here its errors are the caller's
   CompiledProgramPtr program = prepare(std::move(stablehlo_text), std::move(what));
   program->begin_in_background();
   return program;
