@@ -23,7 +23,8 @@ def pytest_configure(config: pytest.Config) -> None:
     torch.set_float32_matmul_precision("highest")
     config.addinivalue_line("filterwarnings", "ignore::torch_tpu.PerformanceWarning")
     config.addinivalue_line(
-        "markers", "counts_programs: counts the programs of single operators, which fusing merges"
+        "markers",
+        "single_operators: counts their programs, or looks when they fail; fusing changes it",
     )
 
 
@@ -31,9 +32,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leaves out, in the deferred mode, the tests of how single operators are dispatched."""
     if os.environ.get("TORCH_TPU_DEFER_AND_FUSE") != "1":
         return
-    skip = pytest.mark.skip(reason="counts the programs of single operators, which fusing merges")
+    skip = pytest.mark.skip(reason="about the programs of single operators, which fusing merges")
     for item in items:
-        if item.get_closest_marker("counts_programs"):
+        if item.get_closest_marker("single_operators"):
             item.add_marker(skip)
 
 

@@ -262,7 +262,7 @@ def test_filling_by_a_mask_does_not_wait(device: torch.device) -> None:
     assert dispatch_stats()["programs"] <= before + 2
 
 
-@pytest.mark.counts_programs
+@pytest.mark.single_operators
 def test_other_counts_need_no_compilation(device: torch.device) -> None:
     x = torch.arange(50.0, device=device)
     x[x > 10]

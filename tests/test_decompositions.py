@@ -112,6 +112,7 @@ def stats(key: str) -> int:
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.single_operators
 def test_one_program(name: str, ops: Any, device: torch.device, no_fallback: None) -> None:
     expected = CALLS[name](torch.ops.aten, lambda t: t.clone())
     actual = CALLS[name](ops, lambda t: t.to(device))

@@ -287,7 +287,7 @@ def test_threads_dispatch_concurrently() -> None:
         assert results[number].tolist() == pytest.approx([expected] * 8)
 
 
-@pytest.mark.counts_programs
+@pytest.mark.single_operators
 def test_dispatch_stats() -> None:
     tpu.reset_dispatch_stats()
     x = torch.ones(3, 7, device="tpu")

@@ -46,7 +46,7 @@ NUMBERS: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-@pytest.mark.counts_programs
+@pytest.mark.single_operators
 def test_a_changed_number_needs_no_new_program(
     name: str, device: torch.device, no_fallback: None
 ) -> None:
@@ -105,7 +105,7 @@ def test_large_integers_are_exact(device: torch.device) -> None:
         assert_same(torch.full((2,), number, device=device), torch.full((2,), number))
 
 
-@pytest.mark.counts_programs
+@pytest.mark.single_operators
 def test_lists_of_numbers(device: torch.device, no_fallback: None) -> None:
     tensors = [torch.randn(3), torch.randn(2, 2)]
     moved = [t.to(device) for t in tensors]
@@ -122,7 +122,7 @@ def test_lists_of_numbers(device: torch.device, no_fallback: None) -> None:
 # --- 0-d tensors of the CPU ---------------------------------------------------------------------
 
 
-@pytest.mark.counts_programs
+@pytest.mark.single_operators
 def test_host_scalars(device: torch.device, no_fallback: None) -> None:
     x = torch.tensor([1.0, 2.0, 3.0])
     y = x.to(device)
@@ -341,7 +341,7 @@ def test_threads_compile_and_run_at_once(device: torch.device) -> None:
 # --- Counters -----------------------------------------------------------------------------------
 
 
-@pytest.mark.counts_programs
+@pytest.mark.single_operators
 def test_counters(device: torch.device) -> None:
     x = torch.ones(3, 5, device=device)
     x * 1.25

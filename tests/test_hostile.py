@@ -142,6 +142,7 @@ def test_backward_right_before_the_end() -> None:
         )
 
 
+@pytest.mark.single_operators
 def test_what_a_failed_call_was_to_overwrite_stays_usable() -> None:
     """Running statistics are updated in place; there is no room for the call's results."""
     subprocess_python.run(
@@ -163,6 +164,7 @@ def test_what_a_failed_call_was_to_overwrite_stays_usable() -> None:
     )
 
 
+@pytest.mark.single_operators
 def test_changing_numbers_take_no_memory_and_no_programs(device: torch.device) -> None:
     x = torch.ones(64, device=device)
     y = x * 0.5
