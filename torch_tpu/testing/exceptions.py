@@ -119,7 +119,10 @@ STATISTICS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Wider:
-    """A wider tolerance, at most the 1e-3 of PyTorch's own comparison of CUDA with the CPU."""
+    """A wider tolerance: at most the 1e-3 of PyTorch's own comparison of CUDA with the CPU.
+
+    For integers, at most one.
+    """
 
     rtol: float
     atol: float
@@ -129,6 +132,7 @@ class Wider:
 _CANCELS = "a difference of exponentials of sums: the CPU's own error is as large"
 _SQUARED = "repeated squaring multiplies rounding errors; both start from the same exponential"
 _STEEP = "the slope near the end of the domain multiplies the rounding of the function"
+_FIXED_POINT = "the CPU rounds weights to fixed point for bytes"
 _ALIGNMENTS = "gradients are differences of sums over all alignments"
 _RATIOS = "differences of ratios of erfcx, each rounded"
 # (suite, operator, dtype); "" stands for every suite.
@@ -137,6 +141,9 @@ WIDER: dict[tuple[str, str, torch.dtype], Wider] = {
     ("", "matrix_exp", torch.complex64): Wider(1e-5, 1e-4, _SQUARED),
     ("", "linalg.matrix_exp", torch.float32): Wider(1e-5, 1e-4, _SQUARED),
     ("", "linalg.matrix_exp", torch.complex64): Wider(1e-5, 1e-4, _SQUARED),
+    ("", "nn.functional.interpolate.bilinear", torch.uint8): Wider(0, 1, _FIXED_POINT),
+    ("", "nn.functional.interpolate.bicubic", torch.uint8): Wider(0, 1, _FIXED_POINT),
+    ("", "nn.functional.upsample_bilinear", torch.uint8): Wider(0, 1, _FIXED_POINT),
     ("modules", "nn.CTCLoss", torch.float32): Wider(1e-5, 3e-5, _ALIGNMENTS),
     ("gradients", "logcumsumexp", torch.float32): Wider(1e-3, 1e-3, _CANCELS),
     ("gradients", "erfinv", torch.float32): Wider(2e-5, 1e-5, _STEEP),
