@@ -119,6 +119,7 @@ def test_torch_accelerator_agrees() -> None:
     memory.reset_peak_memory_stats()
 
 
+@pytest.mark.single_operators
 def test_set_per_process_memory_fraction() -> None:
     total = tpu.get_device_properties().total_memory
     tpu.set_per_process_memory_fraction((tpu.memory_allocated() + 16 * MIB) / total)
@@ -138,6 +139,7 @@ def test_set_per_process_memory_fraction() -> None:
             tpu.set_per_process_memory_fraction(wrong)
 
 
+@pytest.mark.single_operators
 def test_memory_limit_of_the_environment() -> None:
     out = subprocess_python.run(
         """

@@ -145,6 +145,7 @@ class Graph {
   void record(const ProgramPtr& program, const CallState& state, BufferList& results) {
     // What can fail comes first: also in a forked child, which cannot use the device.
     static_cast<void>(runtime::Runtime::get());
+    static_cast<void>(runtime::memory_limit(device_));  // or with a limit nobody understands
     c10::SmallVector<runtime::DeviceBufferPtr, 8> fresh;
     for (const Program::Parameter& p : program->parameters) {
       switch (p.kind) {
