@@ -5,6 +5,8 @@ What it says of a program -- whether it compiles, the memory it takes, the time 
 holds for the real device. The device "tpu" of this process is neither used nor changed.
 """
 
+import torch  # noqa: F401 - the engine needs its libraries
+
 from torch_tpu.aot._compile import CompileError, compile_stablehlo
 from torch_tpu.aot._program import CompiledProgram, Memory
 from torch_tpu.aot._topology import Topology, topologies, topology
