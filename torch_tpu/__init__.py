@@ -3,6 +3,7 @@
 import sys
 
 from torch_tpu._loader import load
+from torch_tpu._warnings import PerformanceWarning
 
 __version__ = "0.1.0"
 
@@ -17,4 +18,4 @@ def _autoload() -> None:
 if "torch" not in sys.modules and sys.argv[:1] != ["-m"]:
     import torch  # noqa: F401
 
-__all__ = ["__version__", "load"]
+__all__ = ["PerformanceWarning", "__version__", "load"]
