@@ -28,8 +28,9 @@ namespace {
 
 // A graph of more operators than this is closed: compile time grows faster than the program.
 constexpr size_t kMaxCalls = 2000;
-// So many different graphs are remembered.
-constexpr size_t kMaxGraphs = 4096;
+// So many different graphs are remembered: a fused program takes more memory mappings than others
+// (see find_program()).
+size_t max_graphs() { return std::max<size_t>(16, max_programs() / 8); }
 
 // Codes of operands in a graph: inputs are even, results of its own calls odd.
 constexpr uint32_t input_code(size_t i) { return static_cast<uint32_t>(i) << 1; }
@@ -57,7 +58,20 @@ struct StructureHash {
   }
 };
 
-using FusedTable = std::unordered_map<Structure, runtime::CompiledProgramPtr, StructureHash>;
+struct Fused {
+  runtime::CompiledProgramPtr program;
+  uint64_t last_used = 0;  // counted in graphs
+};
+using FusedTable = std::unordered_map<Structure, Fused, StructureHash>;
+
+// Drops the quarter that was not used for longest.
+void evict(FusedTable& table) {
+  std::vector<uint64_t> ages;
+  for (const auto& [structure, fused] : table) ages.push_back(fused.last_used);
+  const auto quarter = ages.begin() + static_cast<std::ptrdiff_t>(ages.size() / 4);
+  std::nth_element(ages.begin(), quarter, ages.end());
+  std::erase_if(table, [&](const auto& entry) { return entry.second.last_used < *quarter; });
+}
 
 class Graph;
 
@@ -291,14 +305,15 @@ class Graph {
     }
     structure_.push_back(hash_);
     bool known = true;
-    runtime::CompiledProgramPtr& fused = fused_[structure_];
-    if (!fused) {
+    Fused& fused = fused_[structure_];
+    fused.last_used = number_;
+    if (!fused.program) {
       known = false;
-      fused = runtime::prepare(compose(*batch, *what, aliases), describe(*what));
+      fused.program = runtime::prepare(compose(*batch, *what, aliases), describe(*what));
     }
-    batch->program = fused;
-    explain_graph(reason, known, hash_, fused, [&] { return form_of(*what, *batch); });
-    if (fused_.size() > kMaxGraphs) fused_.clear();
+    batch->program = fused.program;
+    explain_graph(reason, known, hash_, batch->program, [&] { return form_of(*what, *batch); });
+    if (fused_.size() > max_graphs()) evict(fused_);
     batch->is_awaited = wants_stacks();
     batch->recover = [what](runtime::Batch& b, const std::exception_ptr& error) {
       replay(*what, b, error);
