@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import subprocess_python
 
 
@@ -145,6 +146,7 @@ assert g.device.index == 1 and torch.equal(torch.randn(4, device="tpu:1", genera
     )
 
 
+@pytest.mark.single_operators
 def test_streams_and_memory_per_device() -> None:
     run_on_two(
         """
@@ -204,7 +206,10 @@ for location, index in ((None, 1), ("tpu:0", 0), ("tpu", 0), ({"tpu:1": "tpu:0"}
 def test_threads_on_both_devices() -> None:
     run_on_two(
         """
-import threading, torch
+import os, threading, torch
+# Threads record into one graph: which operators are fused, and so rounded together, may differ.
+fused = os.environ.get("TORCH_TPU_DEFER_AND_FUSE") == "1"
+same = torch.allclose if fused else torch.equal
 results, failures = {}, []
 
 def work(device, seed):
@@ -232,7 +237,7 @@ for t in threads: t.start()
 for t in threads: t.join()
 assert not failures, failures
 for seed in (1, 2, 3):
-    assert torch.equal(results[0, seed], results[1, seed])
+    assert same(results[0, seed], results[1, seed])
 assert not torch.equal(results[0, 1], results[0, 2])
 assert torch.tpu.current_device() == 0
 """
