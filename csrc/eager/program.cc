@@ -222,6 +222,9 @@ void check_memory(int device, size_t nbytes, const char* what) {
   if (!runtime::would_exceed_limit(device, static_cast<int64_t>(nbytes))) [[likely]] {
     return;
   }
+  // What is queued may be about to free some.
+  runtime::drain_queue(device);
+  if (!runtime::would_exceed_limit(device, static_cast<int64_t>(nbytes))) return;
   runtime::MemoryCounters& counters = runtime::memory_counters(device);
   counters.out_of_memory.fetch_add(1);
   std::ostringstream message;
