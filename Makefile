@@ -54,9 +54,12 @@ OTHER_MODES := --ignore=tests/test_aot.py --ignore=tests/test_cache_command.py \
   --ignore=tests/test_compilation_cache.py --ignore=tests/test_conformance.py \
   --ignore=tests/test_warmup.py --ignore=tests/test_modes.py --ignore=tests/test_debug_mode.py \
   --ignore=tests/test_deferred.py --ignore=tests/test_explain.py
-.PHONY: test-modes
-test-modes: $(DONE)/package ## the Python tests again, in the debug and in the deferred mode
+.PHONY: test-debug
+test-debug: $(DONE)/package ## the Python tests again, in the debug mode
 	@TORCH_TPU_LAUNCH_BLOCKING=1 $(BIN)/pytest $(OTHER_MODES) $(ARGS)
+
+.PHONY: test-deferred
+test-deferred: $(DONE)/package ## the Python tests again, in the deferred mode
 	@TORCH_TPU_DEFER_AND_FUSE=1 $(BIN)/pytest $(OTHER_MODES) $(ARGS)
 
 .PHONY: ctest

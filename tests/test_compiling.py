@@ -7,11 +7,12 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import subprocess_python
 
-ALONE = {
+ALONE: dict[str, Any] = {
     "TORCH_TPU_TIER2_COMPILATION_CACHE": "disabled",
     "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT": "disabled",
 }

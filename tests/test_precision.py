@@ -475,6 +475,7 @@ def test_a_tpus_program_names_the_level(
 @pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None, reason="libtpu, an optional extra, is not installed"
 )
+@pytest.mark.single_operators
 def test_a_tpu_takes_more_passes(program_of: Callable[[str, str], str]) -> None:
     # A v5e has four units that take 128 x 128 products a cycle. The compiler notes in the
     # executable how long each part should take; its figures of costs do not know of passes.
