@@ -325,11 +325,13 @@ def test_the_settings_of_other_devices_are_not_this_ones() -> None:
 
 @pytest.mark.usefixtures("default_level")
 def test_the_setting_for_all_backends() -> None:
-    for value, level in (("ieee", "highest"), ("tf32", "high"), ("bf16", "medium")):
-        backends.fp32_precision = value
-        assert tpu.current_precision() == level
-    backends.fp32_precision = "none"
-    assert tpu.current_precision() == "medium"
+    # PyTorch's own test helpers, which other tests import, forbid plain assignments.
+    with backends.__allow_nonbracketed_mutation():
+        for value, level in (("ieee", "highest"), ("tf32", "high"), ("bf16", "medium")):
+            backends.fp32_precision = value
+            assert tpu.current_precision() == level
+        backends.fp32_precision = "none"
+        assert tpu.current_precision() == "medium"
 
 
 def test_a_changed_level_is_another_program_once() -> None:
