@@ -6,8 +6,8 @@
 #include <mutex>
 #include <set>
 
+#include "eager/compile_program.h"
 #include "eager/dispatch.h"
-#include "eager/dry_run.h"
 #include "eager/moving_views.h"
 #include "eager/program_record.h"
 #include "eager/scalar_types.h"
@@ -167,11 +167,9 @@ std::string describe(const OperatorInfo& info, std::span<const c10::IValue> argu
   return out + ")";
 }
 
-// Turns what was lowered into a program: results, donation, returns; compiles it. `text` becomes
-// its StableHLO.
+// Turns what was lowered into a program: results, donation, returns; compiles it.
 ProgramPtr finish(Program program, sh::Builder& builder, PrecisionCode precision,
-                  const LoweredCall& lowered, const CallState& state, const std::string& what,
-                  std::string& text) {
+                  const LoweredCall& lowered, const CallState& state, const std::string& what) {
   sh::Values results;
   const auto add_output = [&](sh::Value value, int slot) {
     results.push_back(value);
@@ -210,10 +208,7 @@ ProgramPtr finish(Program program, sh::Builder& builder, PrecisionCode precision
   }
   program.returns = lowered.returns;
   if (builder.float32_products_asked()) program.precision = precision;
-  if (!results.empty()) {
-    text = builder.finish(results);
-    program.executable = compile_program(text, what);
-  }
+  if (!results.empty()) program.executable = compile_program(builder.finish(results), what);
   return std::make_shared<const Program>(std::move(program));
 }
 
@@ -242,7 +237,8 @@ class DecompositionTrace {
   // Whether run() failed because the operator came up again inside.
   bool calls_itself() const { return trace_.calls_itself() == &info_; }
 
-  ProgramPtr run(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments) {
+  ProgramPtr run(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
+                 const std::string& what) {
     torch::jit::Stack stack;
     for (const c10::IValue& a : arguments) stack.push_back(stand_in(a));
     const torch::jit::Stack given = stack;
@@ -265,10 +261,9 @@ class DecompositionTrace {
       }
     }
     program_.random_count = trace_.random_count();
-    std::string text;
-    ProgramPtr program = finish(std::move(program_), trace_.builder(), precision_, lowered, state_,
-                                describe(info_, arguments), text);
-    if (!trace_.is_private()) store_record(info_, true, precision_, state_, *program, text);
+    ProgramPtr program =
+        finish(std::move(program_), trace_.builder(), precision_, lowered, state_, what);
+    if (!trace_.is_private()) store_record(info_, true, precision_, state_, *program);
     return program;
   }
 
@@ -386,8 +381,8 @@ bool decompose(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
 ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
                         std::span<const c10::IValue> arguments, bool all_known, CallState& state) {
   const PrecisionCode precision = state.precision() ? state.precision() : current_precision_code();
-  if (ProgramPtr recorded =
-          load_record(info, all_known, precision, state, describe(info, arguments))) {
+  const std::string what = describe(info, arguments);
+  if (ProgramPtr recorded = load_record(info, all_known, precision, state, what)) {
     if (recorded->by_rule) count_starts(info, state);
     return recorded;
   }
@@ -400,10 +395,8 @@ ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
     try {
       program.by_rule = true;
       const LoweredCall lowered = lower_operator(info, op, arguments, inputs);
-      std::string text;
-      ProgramPtr compiled = finish(std::move(program), builder, precision, lowered, state,
-                                   describe(info, arguments), text);
-      store_record(info, all_known, precision, state, *compiled, text);
+      ProgramPtr compiled = finish(std::move(program), builder, precision, lowered, state, what);
+      store_record(info, all_known, precision, state, *compiled);
       count_starts(info, state);
       return compiled;
     } catch (const Unsupported& e) {
@@ -418,13 +411,13 @@ ProgramPtr compile_call(const OperatorInfo& info, const c10::OperatorHandle& op,
   }
   if (!all_known) {
     ProgramPtr program = program_of_kind(Program::Kind::kKnownNumbers);
-    store_record(info, all_known, precision, state, *program, {});
+    store_record(info, all_known, precision, state, *program);
     return program;
   }
   Program::Kind kind = Program::Kind::kCpu;
   DecompositionTrace trace(info, precision, state);
   try {
-    if (ProgramPtr program = trace.run(op, arguments)) return program;
+    if (ProgramPtr program = trace.run(op, arguments, what)) return program;
   } catch (const runtime::CompileError&) {
     throw;
   } catch (const GatherAgain&) {

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 
-#include "eager/mode.h"
 #include "eager/storage_resize.h"
 #include "runtime/compile_service.h"
 #include "runtime/runtime.h"
@@ -252,19 +251,6 @@ void DryRun::read(const runtime::DeviceBufferPtr& buffer, void* dst) {
   } else {
     runtime::Runtime::get().to_host(*value_of(buffer), dst);
   }
-}
-
-runtime::CompiledProgramPtr compile_program(const std::string& text, const std::string& what) {
-  if (DryRun::current()) return runtime::compile_in_background(text, what);
-  switch (current_mode()) {
-    case EagerMode::kDeferNever:
-      return runtime::compile_in_background(text, what);
-    case EagerMode::kDeferNeverAndLaunchBlocking:
-      return runtime::compile(text, what);
-    case EagerMode::kDeferAndFuse:
-      return runtime::prepare(text, what);
-  }
-  return nullptr;
 }
 
 }  // namespace torch_tpu::eager

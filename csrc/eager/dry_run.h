@@ -75,7 +75,4 @@ inline void before_write(DeviceStorage& storage) {
   }
 }
 
-// The program for a StableHLO text: compiled at once, or in the background of a dry run.
-runtime::CompiledProgramPtr compile_program(const std::string& text, const std::string& what);
-
 }  // namespace torch_tpu::eager

@@ -15,6 +15,7 @@
 #include "pjrt/error.h"
 #include "runtime/batch.h"
 #include "runtime/compile_service.h"
+#include "runtime/hash.h"
 #include "runtime/memory.h"
 #include "runtime/repetition.h"
 #include "runtime/runtime.h"
@@ -46,14 +47,9 @@ struct Call {
 // What a graph is equal by: programs, operands, what leaves it, what it may take over.
 using Structure = std::vector<uint64_t>;
 
-uint64_t mix(uint64_t h, uint64_t word) {
-  h = (h ^ word) * 0xff51afd7ed558ccdull;
-  return h ^ h >> 32;
-}
-
 struct StructureHash {
   size_t operator()(const Structure& s) const {
-    // Kept at the end while recording: see Recording::add.
+    // Computed while recording and put at the end: see Graph::close.
     return s.back();
   }
 };
@@ -254,7 +250,7 @@ class Graph {
 
   void add_word(uint64_t word) {
     structure_.push_back(word);
-    hash_ = mix(hash_, word);
+    hash_ = runtime::mix(hash_, word);
   }
 
   uint32_t add_input(runtime::DeviceBufferPtr buffer) {

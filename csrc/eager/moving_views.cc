@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "runtime/hash.h"
+
 namespace torch_tpu::eager {
 
 namespace {
@@ -23,10 +25,7 @@ using Key = std::vector<uint64_t>;
 struct KeyHash {
   size_t operator()(const Key& key) const {
     uint64_t h = key.size();
-    for (const uint64_t word : key) {
-      h = (h ^ word) * 0xff51afd7ed558ccdull;
-      h ^= h >> 32;
-    }
+    for (const uint64_t word : key) h = runtime::mix(h, word);
     return h;
   }
 };

@@ -15,6 +15,7 @@
 #include "eager/mode.h"
 #include "pjrt/error.h"
 #include "runtime/batch.h"
+#include "runtime/hash.h"
 #include "runtime/runtime.h"
 #include "runtime/statistics.h"
 
@@ -29,10 +30,7 @@ struct KeyHash {
   using is_transparent = void;
   size_t operator()(KeyView key) const {
     uint64_t h = 0x9e3779b97f4a7c15ull ^ key.size();
-    for (const uint64_t word : key) {
-      h = (h ^ word) * 0xff51afd7ed558ccdull;
-      h ^= h >> 32;
-    }
+    for (const uint64_t word : key) h = runtime::mix(h, word);
     return h;
   }
   size_t operator()(const Key& key) const { return (*this)(KeyView(key)); }
@@ -175,8 +173,7 @@ void forget_failed_programs() {
   const std::lock_guard lock(table.mutex);
   std::erase_if(table.programs, [](const Table::value_type& entry) {
     const runtime::CompiledProgramPtr& executable = entry.second->executable;
-    if (!executable || !executable->settled() || executable->ready()) return false;
-    return true;
+    return executable && executable->settled() && !executable->ready();
   });
   table.epoch.fetch_add(1, std::memory_order_release);
 }

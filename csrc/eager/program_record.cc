@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "cache/program_cache.h"
-#include "eager/dry_run.h"
+#include "eager/compile_program.h"
 #include "eager/lowering_hash.h"
 #include "runtime/compile_service.h"
 #include "runtime/runtime.h"
@@ -133,7 +133,7 @@ stablehlo::TensorType read_type(Reader& r) {
 }
 
 // nullopt: something in it has no written form.
-std::optional<std::string> write_program(const Program& program, std::string_view text) {
+std::optional<std::string> write_program(const Program& program) {
   Writer w;
   w.plain(static_cast<uint8_t>(program.kind));
   w.plain<uint8_t>(program.by_rule);
@@ -165,7 +165,7 @@ std::optional<std::string> write_program(const Program& program, std::string_vie
     if (!write_constant(w, c.constant)) return std::nullopt;
   }
   w.plain(program.random_count);
-  w.text(text);
+  w.text(program.executable ? std::string_view(program.executable->text()) : std::string_view());
   return w.take();
 }
 
@@ -293,11 +293,10 @@ ProgramPtr load_record(const OperatorInfo& info, bool all_known, PrecisionCode p
 }
 
 void store_record(const OperatorInfo& info, bool all_known, PrecisionCode precision,
-                  const CallState& state, const Program& program,
-                  const std::string& text) noexcept {
+                  const CallState& state, const Program& program) noexcept {
   if (!recordable(info)) return;
   try {
-    if (const std::optional<std::string> payload = write_program(program, text)) {
+    if (const std::optional<std::string> payload = write_program(program)) {
       cache::ProgramCache::get().store(record_key(info, all_known, precision, state), *payload);
     }
   } catch (const std::exception&) {

@@ -20,9 +20,8 @@ const std::string& record_scope();
 ProgramPtr load_record(const OperatorInfo& info, bool all_known, PrecisionCode precision,
                        const CallState& state, const std::string& what);
 
-// Records a program of kind kCompiled or kKnownNumbers; `text` is its StableHLO (empty when nothing
-// is computed). What cannot be written down is left out.
+// Records a program of kind kCompiled or kKnownNumbers. What cannot be written down is left out.
 void store_record(const OperatorInfo& info, bool all_known, PrecisionCode precision,
-                  const CallState& state, const Program& program, const std::string& text) noexcept;
+                  const CallState& state, const Program& program) noexcept;
 
 }  // namespace torch_tpu::eager

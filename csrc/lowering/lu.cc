@@ -130,7 +130,8 @@ Value inverse_permutation(Value permutation) {
   return sum_over(sh::select(hit, source, constant_like(source, 0)), {2});
 }
 
-// Rows [B, m, n] in the order of `permutation` [B, m].
+}  // namespace
+
 Value permuted_rows(Value a, Value permutation) {
   const sh::GatherDims dims{.offset_dims = {2},
                             .collapsed_slice_dims = {1},
@@ -140,8 +141,6 @@ Value permuted_rows(Value a, Value permutation) {
                             .index_vector_dim = 2};
   return sh::gather(a, sh::expand_dim(permutation, 2), dims, {1, 1, a.dim(2)});
 }
-
-}  // namespace
 
 Value solve(Value factors, Value permutation, Value b, sh::Transpose transpose) {
   if (b.numel() == 0) return b;

@@ -15,6 +15,9 @@ Value row_at(Value a, Value row);
 // [B, m, n].
 Value swapped(Value a, Value step, Value other);
 
+// The rows of [B, m, n] in the order of `permutation` [B, m].
+Value permuted_rows(Value a, Value permutation);
+
 struct Lu {
   Value factors;      // [B, m, n]
   Value pivots;       // [B, min(m, n)] s32, 1-based as in LAPACK

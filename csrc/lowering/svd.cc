@@ -5,6 +5,7 @@
 
 #include "lowering/expression.h"
 #include "lowering/linear_algebra.h"
+#include "lowering/lu.h"
 #include "lowering/reduction.h"
 #include "lowering/sorting.h"
 
@@ -125,17 +126,6 @@ Value orthogonalized(Value x, int64_t m) {
   return sh::slice_dim(sh::concatenate({out[2], out[3]}, 1), 1, 0, n);
 }
 
-// Rows [B, n, w] in the order of `index` [B, n].
-Value rows_in_order(Value x, Value index) {
-  const sh::GatherDims dims{.offset_dims = {2},
-                            .collapsed_slice_dims = {1},
-                            .operand_batching_dims = {0},
-                            .start_indices_batching_dims = {0},
-                            .start_index_map = {1},
-                            .index_vector_dim = 2};
-  return sh::gather(x, sh::expand_dim(index, 2), dims, {1, 1, x.dim(2)});
-}
-
 Value diagonal_of(Value a) {
   const int64_t n = std::min(rows(a), columns(a));
   const Value square = sh::slice_dim(sh::slice_dim(a, 1, 0, n), 2, 0, n);
@@ -169,7 +159,7 @@ Svd tall_singular_values(Value a, bool vectors, bool full) {
   const Value units = sh::broadcast_in_dim(unit, norms.values.dims(), {0});
   if (!vectors) return {{}, norms.values * units, {}};
 
-  x = rows_in_order(x, norms.indices);
+  x = permuted_rows(x, norms.indices);
   const Value product = matrix_transpose(sh::slice_dim(x, 2, 0, m));  // A V = U diag(s)
   const Value vh = conjugated(sh::slice_dim(x, 2, m, m + n));
   // Its QR decomposition has the same columns up to a phase, and completes those of a norm of zero.

@@ -7,6 +7,7 @@
 #include "pjrt/api.h"
 #include "pjrt/error.h"
 #include "pjrt/process_end.h"
+#include "pjrt/stablehlo_program.h"
 
 namespace torch_tpu::pjrt {
 namespace {
@@ -108,13 +109,7 @@ std::shared_ptr<Executable> Client::compile(std::string_view stablehlo_text,
                                             const CompileOptions& options) {
   const CompilerCall call;
   call.require("compile");
-  constexpr std::string_view kFormat = "mlir";
-  auto program = make_args<PJRT_Program>();
-  program.code = const_cast<char*>(stablehlo_text.data());  // only read
-  program.code_size = stablehlo_text.size();
-  program.format = kFormat.data();
-  program.format_size = kFormat.size();
-
+  const PJRT_Program program = stablehlo_program(stablehlo_text);
   const std::string serialized = options.serialize();
   auto args = make_args<PJRT_Client_Compile_Args>();
   args.client = handle();

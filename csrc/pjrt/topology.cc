@@ -10,6 +10,7 @@
 #include "pjrt/api.h"
 #include "pjrt/error.h"
 #include "pjrt/process_end.h"
+#include "pjrt/stablehlo_program.h"
 
 namespace torch_tpu::pjrt {
 namespace {
@@ -129,13 +130,7 @@ std::optional<int64_t> Topology::device_memory() const {
 CompiledProgram Topology::compile(std::string_view stablehlo, const CompileOptions& options) const {
   const CompilerCall call;
   call.require("compile");
-  constexpr std::string_view kFormat = "mlir";
-  auto program = make_args<PJRT_Program>();
-  program.code = const_cast<char*>(stablehlo.data());  // only read
-  program.code_size = stablehlo.size();
-  program.format = kFormat.data();
-  program.format_size = kFormat.size();
-
+  const PJRT_Program program = stablehlo_program(stablehlo);
   const std::string serialized = options.serialize();
   auto args = make_args<PJRT_Compile_Args>();
   args.topology = handle_.get();

@@ -36,9 +36,9 @@ std::string write_program(const std::string& text) {
   return file ? path.string() : "(the program could not be written to " + path.string() + ")";
 }
 
-void add_time(std::atomic<int64_t>& total, Clock::time_point start) {
-  const auto spent = std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start);
-  total.fetch_add(spent.count(), std::memory_order_relaxed);
+void add_time(std::atomic<int64_t>& total, Clock::duration spent) {
+  total.fetch_add(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count(),
+                  std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -110,8 +110,9 @@ class Job : public std::enable_shared_from_this<Job> {
     try {
       const Clock::time_point start = Clock::now();
       std::shared_ptr<pjrt::Executable> executable = Runtime::get().client().deserialize(bytes);
-      add_time(statistics().load_ns, start);
-      ProgramHistory::get().add(target_->what(), /*compiled=*/false, Clock::now() - start);
+      const Clock::duration spent = Clock::now() - start;
+      add_time(statistics().load_ns, spent);
+      ProgramHistory::get().add(target_->what(), /*compiled=*/false, spent);
       statistics().loads.fetch_add(1, std::memory_order_relaxed);
       target_->set(std::move(executable), bytes.size(), 0);
       return true;
@@ -154,10 +155,10 @@ class Job : public std::enable_shared_from_this<Job> {
                          write_program(target_->text()) + "\n" + error.what());
     }
     statistics().compiles.fetch_add(1, std::memory_order_relaxed);
-    add_time(statistics().compile_ns, start);
-    ProgramHistory::get().add(target_->what(), /*compiled=*/true, Clock::now() - start);
-    const std::chrono::duration<double> spent = Clock::now() - start;
-    target_->set(executable, store(*executable), spent.count());
+    const Clock::duration spent = Clock::now() - start;
+    add_time(statistics().compile_ns, spent);
+    ProgramHistory::get().add(target_->what(), /*compiled=*/true, spent);
+    target_->set(executable, store(*executable), std::chrono::duration<double>(spent).count());
   }
 
   // Its size; 0 from a plugin that cannot write it down.

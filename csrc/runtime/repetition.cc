@@ -1,15 +1,8 @@
 #include "runtime/repetition.h"
 
+#include "runtime/hash.h"
+
 namespace torch_tpu::runtime {
-
-namespace {
-
-uint64_t mix(uint64_t h, uint64_t word) {
-  h = (h ^ word) * 0xff51afd7ed558ccdull;
-  return h ^ h >> 32;
-}
-
-}  // namespace
 
 bool RepetitionDetector::window_equal(size_t a, size_t b) const {
   for (size_t k = 0; k < kWindow; ++k) {

@@ -1,0 +1,14 @@
+// When a call's program is compiled: the mode decides.
+#pragma once
+
+#include <string>
+
+#include "runtime/compiled_program.h"
+
+namespace torch_tpu::eager {
+
+// The program for a StableHLO text: ready in debug mode, compiled in the background in strict mode
+// and dry runs, and only when it is asked for in the deferred mode.
+runtime::CompiledProgramPtr compile_program(std::string text, const std::string& what);
+
+}  // namespace torch_tpu::eager
