@@ -133,19 +133,19 @@ def damage(path: Path) -> None:
 
 
 def test_help_and_version_do_not_import_torch() -> None:
-    code = """
-    import sys
-    from torch_tpu.__main__ import main
-    for arguments in (["--version"], ["--help"], ["cache", "list", "--help"]):
-        try:
-            main(arguments)
-        except SystemExit as end:
-            assert not end.code
-    assert "torch" not in sys.modules and "rich" not in sys.modules
-    """
-    out = subprocess_python.run_quietly(code)
-    assert out.startswith("torch_tpu 0.")
-    assert "cache" in out and "--sort" in out
+    arguments = (["--version"], ["--help"], ["cache", "list", "--help"])
+    for words, shown in zip(arguments, ("torch_tpu 0.", "cache", "--sort"), strict=True):
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", "torch_tpu", *words],
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=True,
+        )
+        imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+        assert shown in done.stdout
+        assert "argparse" in imported
+        assert not imported & {"torch", "rich"}
 
 
 def test_the_module_runs(filled: Cache) -> None:
