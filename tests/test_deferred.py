@@ -360,6 +360,37 @@ def test_failing_graph_tells_how_to_see_the_line() -> None:
     assert "goes on: 3.5" in out
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_graph_that_cannot_be_composed_runs_one_by_one(device: torch.device, held: bool) -> None:
+    x = torch.full((4, 6), 0.5, device=device).cpu().to(device)
+    _C.fail_next_graph("compose")
+    y = x * 2.5
+    kept = y if held else None
+    z = y.sin()
+    x.add_(1)
+    compare.assert_same(z, torch.full((4, 6), 1.25).sin())
+    compare.assert_same(x, torch.full((4, 6), 1.5))
+    if kept is not None:
+        compare.assert_same(kept, torch.full((4, 6), 1.25))
+    compare.assert_same(x * 2.5, torch.full((4, 6), 3.75))
+
+
+def test_graph_that_cannot_be_submitted_fails_its_values(device: torch.device) -> None:
+    """Their readers get the error, now and later; nothing else is lost."""
+    x = torch.full((4, 7), 0.5, device=device).cpu().to(device)
+    _C.fail_next_graph("submit")
+    y = x * 2.5
+    z = x.sin()
+    for value in (y, z, y):
+        with pytest.raises(RuntimeError, match="a failure was asked for"):
+            value.cpu()
+    with pytest.raises(RuntimeError, match="a failure was asked for"):
+        (y + 1).cpu()
+    compare.assert_same(x * 2.5, torch.full((4, 7), 1.25))
+    y.fill_(3.5)
+    compare.assert_same(y, torch.full((4, 7), 3.5))
+
+
 # --- what leaves a graph ----------------------------------------------------------------------
 
 
@@ -609,9 +640,12 @@ TOO_LARGE = """
 """
 
 
+@pytest.mark.parametrize("stacks", ["0", "1"])
 @pytest.mark.parametrize("mode", [STRICT, DEFERRED])
-def test_error_after_the_fact_names_the_operator(mode: EagerMode) -> None:
+def test_error_after_the_fact_names_the_operator(mode: EagerMode, stacks: str) -> None:
     """In strict mode it fails after a compile in the background, else in a fused program."""
-    out = subprocess_python.run(TOO_LARGE % int(mode), TORCH_TPU_DEBUG_STACKS="1")
+    out = subprocess_python.run(TOO_LARGE % int(mode), TORCH_TPU_DEBUG_STACKS=stacks)
     assert re.search(r"aten::(add|sin).*\[2097152, 2097152\]", out), out
+    if mode == DEFERRED and stacks == "0":
+        assert "aten::sum" in out and "TORCH_TPU_LAUNCH_BLOCKING=1" in out
     assert "goes on: 3.5" in out

@@ -144,6 +144,9 @@ def test_bernoulli(dtype: torch.dtype, device: torch.device) -> None:
 def test_bernoulli_of_a_tensor(device: torch.device) -> None:
     assert_frequencies(torch.bernoulli(torch.full((COUNT,), 0.8, device=device)), [0.2, 0.8])
     assert_frequencies(torch.bernoulli(empty(torch.float32, device), 0.25), [0.75, 0.25])
+    places = torch.empty(0, dtype=torch.int64, device=device)
+    torch.bernoulli(torch.tensor([0.0, 1.0], device=device), out=places)
+    assert places.tolist() == [0, 1]
 
 
 def test_geometric(device: torch.device) -> None:

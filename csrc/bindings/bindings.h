@@ -12,5 +12,6 @@ void bind_dry_run(pybind11::module_& m);
 void bind_cache(pybind11::module_& m);
 void bind_precision(pybind11::module_& m);
 void bind_aot(pybind11::module_& m);
+void bind_compile(pybind11::module_& m);
 
 }  // namespace torch_tpu::bindings

@@ -13,6 +13,7 @@
 #include "eager/explain.h"
 #include "eager/fusion_graph.h"
 #include "eager/mode.h"
+#include "eager/signature_history.h"
 #include "runtime/work_queue.h"
 
 namespace py = pybind11;
@@ -86,11 +87,22 @@ double measure_recording(const at::Tensor& x, size_t count) {
 void bind_fusion(py::module_& m) {
   runtime::set_before_waiting(
       [](int device) { eager::flush_graph(device, eager::CutReason::kSynchronize); });
+  runtime::set_call_names(
+      [](uint64_t program) { return eager::call_of_program(program, std::string()); });
   m.def("flush", [] {
     const py::gil_scoped_release release;
     eager::flush_graphs(eager::CutReason::kSynchronize);
   });
   m.def("recorded_calls", &eager::recorded_calls);
+  m.def(
+      "fail_next_graph",
+      [](const std::string& step) {
+        TORCH_CHECK_VALUE(step == "compose" || step == "submit",
+                          "fail_next_graph: expected 'compose' or 'submit', got '", step, "'");
+        eager::fail_next_graph(step == "compose" ? eager::GraphStep::kCompose
+                                                 : eager::GraphStep::kSubmit);
+      },
+      py::arg("step"));
   m.def("measure_recording", &measure_recording, py::arg("x"), py::arg("count"));
   m.def("set_stack_source", [](py::function source) {
     const std::shared_ptr<py::function> keep(

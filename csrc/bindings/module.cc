@@ -15,4 +15,5 @@ PYBIND11_MODULE(_C, m) {
   torch_tpu::bindings::bind_cache(m);
   torch_tpu::bindings::bind_precision(m);
   torch_tpu::bindings::bind_aot(m);
+  torch_tpu::bindings::bind_compile(m);
 }

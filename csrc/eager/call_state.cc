@@ -40,8 +40,21 @@ uint64_t bits_of(double value) {
 
 class Gatherer {
  public:
-  Gatherer(const OperatorInfo& info, bool all_known, CallState& state)
+  Gatherer(const OperatorInfo* info, bool all_known, CallState& state)
       : info_(info), all_known_(all_known), state_(state), key_(state.key) {}
+
+  // Without an operator: only tpu tensors, whole numbers and None.
+  void value(const c10::IValue& value) {
+    if (value.isTensor()) {
+      TORCH_INTERNAL_ASSERT(!value.toTensor().defined() || is_tpu(value.toTensor()));
+      tensor(value.toTensor());
+    } else if (value.isNone()) {
+      key_.push_back(kNone);
+    } else {
+      key_.push_back(kInt);
+      key_.push_back(static_cast<uint64_t>(value.toInt()));
+    }
+  }
 
   void argument(const ArgumentInfo& arg, const c10::IValue& value) {
     if (arg.kind == ArgumentKind::kIgnored) return;
@@ -148,12 +161,12 @@ class Gatherer {
 
   void cpu_scalar(const at::Tensor& t) {
     if (!is_cpu_scalar(t)) {
-      TORCH_CHECK(t.device().is_cpu() || t.device().is_meta(), info_.qualified(),
+      TORCH_CHECK(t.device().is_cpu() || t.device().is_meta(), what(),
                   ": cannot use a tensor on ", t.device(), " together with tpu tensors");
       TORCH_CHECK(false,
                   "Expected all tensors to be on the same device, but found at least two devices, ",
                   "tpu:", std::max(state_.device, 0), " and ", t.device(), "! (when calling ",
-                  info_.qualified(), ")");
+                  what(), ")");
     }
     key_.push_back(kCpuScalar | static_cast<uint64_t>(t.scalar_type()) << 8 |
                    static_cast<uint64_t>(t.unsafeGetTensorImpl()->is_wrapped_number()) << 16);
@@ -212,7 +225,9 @@ class Gatherer {
     for (const int64_t i : list) key_.push_back(static_cast<uint64_t>(i));
   }
 
-  const OperatorInfo& info_;
+  std::string what() const { return info_->qualified(); }
+
+  const OperatorInfo* info_;
   const bool all_known_;
   CallState& state_;
   std::vector<uint64_t>& key_;
@@ -287,7 +302,7 @@ void gather(const OperatorInfo& info, std::span<const c10::IValue> arguments, bo
   if (info.uses_precision.load(std::memory_order_relaxed)) {
     state.set_precision(current_precision_code());
   }
-  Gatherer gatherer(info, all_known, state);
+  Gatherer gatherer(&info, all_known, state);
   for (size_t i = 0; i < info.arguments.size(); ++i) {
     gatherer.argument(info.arguments[i], arguments[i]);
   }
@@ -300,6 +315,16 @@ void gather(const OperatorInfo& info, std::span<const c10::IValue> arguments, bo
   }
   if (state.device < 0) state.device = current_device();
   let_views_move(state);
+}
+
+void gather_values(std::span<const c10::IValue> values, CallState& state) {
+  state.clear();
+  const auto float_type = static_cast<uint64_t>(c10::get_default_dtype_as_scalartype());
+  state.key.push_back(float_type << kFloatTypeShift);
+  state.set_precision(current_precision_code());
+  Gatherer gatherer(nullptr, true, state);
+  for (const c10::IValue& value : values) gatherer.value(value);
+  if (state.device < 0) state.device = current_device();
 }
 
 ScopedCallState::ScopedCallState() {

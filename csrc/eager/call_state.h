@@ -70,6 +70,10 @@ struct CallState {
 void gather(const OperatorInfo& info, std::span<const c10::IValue> arguments, bool all_known,
             CallState& state);
 
+// The same for a list of values that no operator's schema describes: tpu tensors, whole numbers and
+// None. Numbers are part of the signature, and so are the precision and the default dtype.
+void gather_values(std::span<const c10::IValue> values, CallState& state);
+
 // A CallState of this thread's pool for the time of a call (calls nest).
 class ScopedCallState {
  public:

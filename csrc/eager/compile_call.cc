@@ -10,6 +10,7 @@
 #include "eager/dispatch.h"
 #include "eager/moving_views.h"
 #include "eager/program_record.h"
+#include "eager/program_trace.h"
 #include "eager/scalar_types.h"
 #include "runtime/compile_service.h"
 
@@ -212,27 +213,11 @@ ProgramPtr finish(Program program, sh::Builder& builder, PrecisionCode precision
   return std::make_shared<const Program>(std::move(program));
 }
 
-at::Tensor over_storage(const c10::Storage& storage, const at::Tensor& like) {
-  auto impl = c10::make_intrusive<c10::TensorImpl>(
-      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1), like.dtype());
-  impl->set_sizes_and_strides(like.sizes(), like.strides(), like.storage_offset());
-  impl->_set_conj(like.is_conj());
-  impl->_set_neg(like.is_neg());
-  return at::Tensor(std::move(impl));
-}
-
 // PyTorch's decomposition, run on stand-ins: one program for the whole of it.
 class DecompositionTrace {
  public:
   DecompositionTrace(const OperatorInfo& info, PrecisionCode precision, const CallState& state)
-      : info_(info), precision_(precision), state_(state), trace_([this] {
-          program_.parameters.push_back({Program::Parameter::Kind::kRandom, false, 0});
-          return trace_.builder().parameter({sh::ElementType::kU64, {2}});
-        }) {
-    stand_ins_.resize(state.storages.size());
-    bases_.resize(state.storages.size());
-    trace_.builder().set_float32_products(float32_products(precision));
-  }
+      : info_(info), precision_(precision), state_(state), trace_(program_, state, precision) {}
 
   // Whether run() failed because the operator came up again inside.
   bool calls_itself() const { return trace_.calls_itself() == &info_; }
@@ -240,7 +225,7 @@ class DecompositionTrace {
   ProgramPtr run(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
                  const std::string& what) {
     torch::jit::Stack stack;
-    for (const c10::IValue& a : arguments) stack.push_back(stand_in(a));
+    for (const c10::IValue& a : arguments) stack.push_back(trace_.stand_in(a));
     const torch::jit::Stack given = stack;
     {
       const TraceGuard guard(trace_);
@@ -253,13 +238,7 @@ class DecompositionTrace {
     resize_as(given, arguments);
     LoweredCall lowered;
     for (size_t i = 0; i < info_.returns.size(); ++i) returned(info_.returns[i], stack[i], lowered);
-    for (size_t slot = 0; slot < stand_ins_.size(); ++slot) {
-      if (!stand_ins_[slot]) continue;
-      const Contents now = device_storage(*stand_ins_[slot].unsafeGetStorageImpl()).contents();
-      if (now.traced && !(now.traced == bases_[slot])) {
-        lowered.writes.emplace_back(state_.storages[slot], now.traced);
-      }
-    }
+    lowered.writes = trace_.writes();
     program_.random_count = trace_.random_count();
     ProgramPtr program =
         finish(std::move(program_), trace_.builder(), precision_, lowered, state_, what);
@@ -279,39 +258,6 @@ class DecompositionTrace {
       resized = true;
     }
     if (resized) throw GatherAgain{};
-  }
-
-  c10::IValue stand_in(const c10::IValue& value) {
-    if (value.isTensor()) return stand_in(value.toTensor());
-    if (value.isTensorList()) {
-      std::vector<at::Tensor> out;
-      for (const at::Tensor& t : value.toTensorVector()) out.push_back(stand_in(t));
-      return out;
-    }
-    if (value.isOptionalTensorList()) {
-      c10::List<std::optional<at::Tensor>> out;
-      for (const auto& t : value.toOptionalTensorVector()) {
-        out.push_back(t && t->defined() ? std::optional<at::Tensor>(stand_in(*t)) : std::nullopt);
-      }
-      return out;
-    }
-    return value;
-  }
-
-  at::Tensor stand_in(const at::Tensor& t) {
-    if (!is_tpu(t)) return t;
-    const auto slot = static_cast<size_t>(state_.find_slot(device_storage(t)));
-    if (!stand_ins_[slot]) {
-      sh::Value base;
-      if (state_.contents[slot].filled()) {
-        program_.parameters.push_back(
-            {Program::Parameter::Kind::kStorage, false, static_cast<uint32_t>(slot)});
-        base = trace_.builder().parameter(state_.contents[slot].layout->type);
-      }
-      stand_ins_[slot] = trace_.placeholder(base, t).storage();
-      bases_[slot] = base;
-    }
-    return over_storage(stand_ins_[slot], t);
   }
 
   sh::Value value_of(const at::Tensor& t) {
@@ -365,9 +311,7 @@ class DecompositionTrace {
   const PrecisionCode precision_;
   const CallState& state_;
   Program program_;
-  Trace trace_;
-  std::vector<c10::Storage> stand_ins_;
-  std::vector<sh::Value> bases_;
+  ProgramTrace trace_;
 };
 
 }  // namespace

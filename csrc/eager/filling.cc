@@ -1,6 +1,8 @@
 #include "eager/filling.h"
 
 #include <ATen/Dispatch_v2.h>
+#include <ATen/Functions.h>
+#include <ATen/native/Resize.h>
 #include <c10/core/DefaultDtype.h>
 
 #include "eager/cpu_error.h"
@@ -24,6 +26,13 @@ void check_fits(const at::Scalar& value, c10::ScalarType dtype) {
   AT_DISPATCH_V2(dtype, "fill", AT_WRAP([&] { static_cast<void>(value.to<scalar_t>()); }),
                  AT_EXPAND(AT_ALL_TYPES), AT_EXPAND(AT_BAREBONES_UNSIGNED_TYPES), at::kBool,
                  at::kHalf, at::kBFloat16);
+}
+
+// Fills a tensor of any dtype, which the meta kernel would refuse.
+at::Tensor& bernoulli_out(const at::Tensor& self, std::optional<at::Generator> generator,
+                          at::Tensor& out) {
+  at::native::resize_output(out, self.sizes());
+  return out.bernoulli_(self, std::move(generator));
 }
 
 }  // namespace
@@ -58,6 +67,7 @@ void IntervalFunctor::operator()(const c10::OperatorHandle& op, c10::DispatchKey
 }
 
 void register_filling(torch::Library& aten) {
+  aten.impl("bernoulli.out", TORCH_FN(bernoulli_out));
   const c10::OperatorHandle uniform =
       c10::Dispatcher::singleton().findSchemaOrThrow("aten::uniform_", "");
   aten.impl("uniform_", torch::CppFunction::makeFromBoxedFunctor(

@@ -77,9 +77,12 @@ class OpenBatch final : public runtime::Batch {
   explicit OpenBatch(Graph& graph) : graph_(graph) {}
   void demand() const override;
   void begin() const override;
+  size_t operators() const override { return operators_; }
+  void set_operators(size_t n) { operators_ = n; }
 
  private:
   Graph& graph_;
+  size_t operators_ = 0;
 };
 
 // What is known of the calls after the graph was closed, to find the one that fails.
@@ -88,6 +91,19 @@ struct Replay {
   std::vector<uint32_t> operands;
   std::vector<uint32_t> live;  // values, in the order of the batch's outputs
 };
+
+std::atomic<GraphStep>& step_to_fail() {
+  static std::atomic<GraphStep> step{GraphStep::kNone};
+  return step;
+}
+
+void injected_failure(GraphStep step) {
+  if (step_to_fail().load(std::memory_order_relaxed) != step) [[likely]] {
+    return;
+  }
+  step_to_fail().store(GraphStep::kNone, std::memory_order_relaxed);
+  throw sh::BuildError("a failure was asked for");
+}
 
 std::string names_of(const std::deque<Call>& calls) {
   std::string out;
@@ -150,7 +166,9 @@ void replay(const Replay& what, runtime::Batch& batch, const std::exception_ptr&
 
 class Graph {
  public:
-  explicit Graph(int device) : device_(device) { open(); }
+  explicit Graph(int device) : device_(device), batch_(std::make_shared<OpenBatch>(*this)) {
+    open();
+  }
 
   void record(const ProgramPtr& program, const CallState& state, BufferList& results) {
     // What can fail comes first: also in a forked child, which cannot use the device.
@@ -194,6 +212,7 @@ class Graph {
       const Program::Output& o = program->outputs[i];
       auto value = std::make_shared<const runtime::DeviceBuffer>(batch_, o.layout, device_, false);
       value->place() = {number_, value_code(values_.size())};
+      value->maker() = program->id;
       values_.push_back(value);
       if (o.slot >= 0) state.storages[static_cast<size_t>(o.slot)]->set(value);
       results.push_back(std::move(value));
@@ -238,10 +257,10 @@ class Graph {
   }
 
  private:
-  void open() {
+  // Begins a new graph; the batch is new already.
+  void open() noexcept {
     static std::atomic<uint64_t> numbers{0};
     number_ = ++numbers;
-    batch_ = std::make_shared<OpenBatch>(*this);
     structure_.clear();
     hash_ = 0;
     cut_.reset();
@@ -264,61 +283,83 @@ class Graph {
     return place.code;
   }
 
-  // The lock is released: running may take long, and waiting needs it.
+  // Afterwards nothing is recorded, and what went wrong is the error of the values that were. The
+  // lock is released: running may take long, and waiting needs it.
   void close(std::unique_lock<std::mutex>& lock, CutReason reason) {
-    const std::shared_ptr<OpenBatch> batch = batch_;
-    auto what = std::make_shared<Replay>();
-    batch->device = device_;
-    batch->stream = current_stream(device_);
-    std::vector<runtime::DeviceBufferPtr> dead;
-    for (size_t i = 0; i < values_.size(); ++i) {
-      // Ours, and one that somebody holds.
-      if (values_[i].use_count() > 1) {
-        what->live.push_back(static_cast<uint32_t>(i));
-        batch->outputs.push_back(std::move(values_[i]));
-      } else {
-        dead.push_back(std::move(values_[i]));
-      }
-    }
-    values_.clear();
-    batch->inputs = std::move(inputs_);
-    inputs_.clear();
+    // What throws here leaves everything as it is; moving does not throw.
+    const auto what = std::make_shared<Replay>();
+    auto next = std::make_shared<OpenBatch>(*this);
+    const std::shared_ptr<OpenBatch> batch = std::exchange(batch_, std::move(next));
+    std::vector<runtime::DeviceBufferPtr> values = std::exchange(values_, {});
     what->calls = std::move(calls_);
     calls_.clear();
-    what->operands = std::move(operands_);
-    operands_.clear();
-    if (batch->outputs.empty()) {  // nobody wants any of it
-      open();
+    what->operands = std::exchange(operands_, {});
+    batch->inputs = std::exchange(inputs_, {});
+    std::exception_ptr error;
+    try {
+      fill(*batch, what, values, reason);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    open();
+    if (error || batch->outputs.empty()) {  // or nobody wants any of it
       lock.unlock();
-      batch->finish(nullptr);
+      batch->finish(error);
       return;
     }
-    const std::vector<sh::ComposedAlias> aliases = find_aliases(*batch);
-    for (const uint32_t v : what->live) add_word(v);
-    for (const sh::ComposedAlias& a : aliases) {
-      add_word(uint64_t{a.parameter} << 32 | a.result);
-      batch->donated.push_back(a.parameter);
-    }
-    structure_.push_back(hash_);
-    bool known = true;
-    Fused& fused = fused_[structure_];
-    fused.last_used = number_;
-    if (!fused.program) {
-      known = false;
-      fused.program = runtime::prepare(compose(*batch, *what, aliases), describe(*what));
-    }
-    batch->program = fused.program;
-    explain_graph(reason, known, hash_, batch->program, [&] { return form_of(*what, *batch); });
-    if (fused_.size() > max_graphs()) evict(fused_);
-    batch->is_awaited = wants_stacks();
-    batch->recover = [what](runtime::Batch& b, const std::exception_ptr& error) {
-      replay(*what, b, error);
-    };
-    open();
     // Others may record again, but what they close is submitted after this.
     const std::lock_guard order(submitting_);
     lock.unlock();
-    runtime::submit(batch);
+    try {
+      injected_failure(GraphStep::kSubmit);
+      runtime::submit(batch);
+    } catch (...) {
+      batch->finish(std::current_exception());
+    }
+  }
+
+  // All that running needs. Values that nobody else holds stay in `values`.
+  void fill(OpenBatch& batch, const std::shared_ptr<Replay>& what,
+            std::vector<runtime::DeviceBufferPtr>& values, CutReason reason) {
+    batch.device = device_;
+    batch.stream = current_stream(device_);
+    batch.set_operators(what->calls.size());
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i].use_count() == 1) continue;
+      what->live.push_back(static_cast<uint32_t>(i));
+      batch.outputs.push_back(std::move(values[i]));
+    }
+    if (batch.outputs.empty()) return;
+    const std::vector<sh::ComposedAlias> aliases = find_aliases(batch);
+    for (const uint32_t v : what->live) add_word(v);
+    for (const sh::ComposedAlias& a : aliases) {
+      add_word(uint64_t{a.parameter} << 32 | a.result);
+      batch.donated.push_back(a.parameter);
+    }
+    structure_.push_back(hash_);
+    bool known = true;
+    const auto it = fused_.try_emplace(structure_).first;
+    it->second.last_used = number_;
+    if (!it->second.program) {
+      known = false;
+      try {
+        injected_failure(GraphStep::kCompose);
+        it->second.program = runtime::prepare(compose(batch, *what, aliases), describe(*what));
+        batch.program = it->second.program;
+      } catch (...) {
+        // Then the operators are run one by one, as when running fails.
+        fused_.erase(it);
+        batch.program = runtime::CompiledProgram::failed(describe(*what), std::current_exception());
+      }
+    } else {
+      batch.program = it->second.program;
+    }
+    explain_graph(reason, known, hash_, batch.program, [&] { return form_of(*what, batch); });
+    if (fused_.size() > max_graphs()) evict(fused_);
+    batch.is_awaited = wants_stacks();
+    batch.recover = [what](runtime::Batch& b, const std::exception_ptr& error) {
+      replay(*what, b, error);
+    };
   }
 
   // Inputs that only the graph holds and results of the same type, matched in order.
@@ -494,6 +535,7 @@ void enqueue_call(const ProgramPtr& program, const CallState& state, BufferList&
   for (const Program::Output& o : program->outputs) {
     results.push_back(
         std::make_shared<const runtime::DeviceBuffer>(batch, o.layout, state.device, true));
+    results.back()->maker() = program->id;
     batch->outputs.push_back(results.back());
   }
   runtime::submit(batch);
@@ -519,6 +561,8 @@ size_t recorded_calls() {
   }
   return n;
 }
+
+void fail_next_graph(GraphStep step) { step_to_fail().store(step, std::memory_order_relaxed); }
 
 void set_stack_source(std::function<std::string()> source) {
   Graph::stack_source() = std::move(source);

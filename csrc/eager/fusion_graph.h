@@ -24,8 +24,6 @@ enum class CutReason : uint8_t {
 };
 const char* to_string(CutReason);
 
-using BufferList = c10::SmallVector<runtime::DeviceBufferPtr, 8>;
-
 // What run_program() does in the deferred mode instead of executing: `results` get buffers that the
 // program will fill, and the storages that are written are bound to theirs.
 void record_call(const ProgramPtr& program, const CallState& state, BufferList& results);
@@ -39,6 +37,10 @@ void flush_graphs(CutReason reason);
 
 // Operators recorded and not yet run, on all devices.
 size_t recorded_calls();
+
+// For tests: the next graph that gets as far fails there.
+enum class GraphStep : uint8_t { kNone, kCompose, kSubmit };
+void fail_next_graph(GraphStep step);
 
 // Where in the user's code an operator is called, for errors in fused programs; asked only when
 // TORCH_TPU_DEBUG_STACKS=1.

@@ -1,6 +1,7 @@
 #include "eager/linear_algebra.h"
 
 #include <ATen/Functions.h>
+#include <ATen/native/LinearAlgebraUtils.h>
 #include <ATen/native/Resize.h>
 
 #include "eager/device_storage.h"
@@ -10,14 +11,16 @@ namespace torch_tpu::eager {
 
 namespace {
 
-// The older interface raises at once.
+// The older interface raises at once, and takes an empty tensor of any shape.
 at::Tensor cholesky_or_throw(const at::Tensor& self, bool upper) {
+  if (self.numel() == 0) return at::empty_like(self, at::MemoryFormat::Contiguous);
   const auto [factor, info] = at::linalg_cholesky_ex(self, upper, /*check_errors=*/false);
   at::_linalg_check_errors(info, "cholesky", self.dim() == 2);
   return factor;
 }
 
 at::Tensor& cholesky_out(const at::Tensor& self, bool upper, at::Tensor& out) {
+  at::native::checkLinalgCompatibleDtype("cholesky", out, self);
   const at::Tensor result = cholesky_or_throw(self, upper);
   at::native::resize_output(out, result.sizes());
   return out.copy_(result);

@@ -323,24 +323,27 @@ void execute(const Program& program, const CallState& state, BufferList& results
 
 }  // namespace
 
+void launch(const ProgramPtr& shared, const CallState& state, BufferList& results) {
+  const Program& program = *shared;
+  const EagerMode mode = current_mode();
+  if (DryRun* const run = DryRun::current()) [[unlikely]] {
+    run->run(program, state, results);
+  } else if (mode == EagerMode::kDeferAndFuse) {
+    record_call(shared, state, results);
+  } else if ((program.executable->ready() && runtime::queue_is_empty(state.device)) ||
+             mode == EagerMode::kDeferNeverAndLaunchBlocking) [[likely]] {
+    execute(program, state, results);
+  } else {
+    enqueue_call(shared, state, results);
+  }
+}
+
 void run_program(const ProgramPtr& shared, CallState& state, size_t num_arguments,
                  torch::jit::Stack& stack) {
   const Program& program = *shared;
   const int device = state.device;
   BufferList results;
-  if (program.executable) {
-    const EagerMode mode = current_mode();
-    if (DryRun* const run = DryRun::current()) [[unlikely]] {
-      run->run(program, state, results);
-    } else if (mode == EagerMode::kDeferAndFuse) {
-      record_call(shared, state, results);
-    } else if ((program.executable->ready() && runtime::queue_is_empty(device)) ||
-               mode == EagerMode::kDeferNeverAndLaunchBlocking) [[likely]] {
-      execute(program, state, results);
-    } else {
-      enqueue_call(shared, state, results);
-    }
-  }
+  if (program.executable) launch(shared, state, results);
 
   const auto new_tensor = [&](const Program::NewTensor& t) {
     if (t.output < 0) return at::Tensor();

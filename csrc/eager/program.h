@@ -71,6 +71,13 @@ size_t program_count();
 // TORCH_TPU_MAX_PROGRAMS, 4096 by default.
 size_t max_programs();
 
+using BufferList = c10::SmallVector<runtime::DeviceBufferPtr, 8>;
+
+// Runs a program that has an executable in the way of the current mode: now, from the queue, as a
+// part of a graph, or not at all in a dry run. `results` get its outputs, and the storages that are
+// written are bound to theirs.
+void launch(const ProgramPtr& program, const CallState& state, BufferList& results);
+
 // Runs a compiled program for the gathered call and replaces the arguments on the stack by the
 // returns.
 void run_program(const ProgramPtr& program, CallState& state, size_t num_arguments,

@@ -36,6 +36,7 @@ class Batch : public PendingValue, public std::enable_shared_from_this<Batch> {
   // Waits until the batch has run. Throws what it failed with. (One that is not submitted yet must
   // override this.)
   void demand() const override;
+  std::string describe() const override { return program ? program->what() : std::string(); }
 
   // For the queue: runs the program. Errors go to those who ask for the outputs.
   void run() noexcept;

@@ -6,6 +6,13 @@
 
 namespace torch_tpu::runtime {
 
+CompiledProgramPtr CompiledProgram::failed(std::string what, std::exception_ptr error) {
+  auto program = std::make_shared<CompiledProgram>(std::string(), std::move(what));
+  program->begun_.store(true);
+  program->fail(std::move(error));
+  return program;
+}
+
 void CompiledProgram::begin_in_background() {
   if (begun_.exchange(true)) return;
   run_in_compile_pool([self = shared_from_this()] { settle(self); });

@@ -18,6 +18,8 @@ class CompiledProgram : public std::enable_shared_from_this<CompiledProgram> {
   // `what` names the operation and its signature, for messages.
   CompiledProgram(std::string text, std::string what)
       : text_(std::move(text)), what_(std::move(what)) {}
+  // One that never was: whoever asks for its executable gets the error.
+  static std::shared_ptr<CompiledProgram> failed(std::string what, std::exception_ptr error);
   CompiledProgram(const CompiledProgram&) = delete;
   CompiledProgram& operator=(const CompiledProgram&) = delete;
 

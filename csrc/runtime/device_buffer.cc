@@ -1,10 +1,44 @@
 #include "runtime/device_buffer.h"
 
-#include "pjrt/error.h"
 #include "runtime/runtime.h"
 #include "runtime/work_queue.h"
 
 namespace torch_tpu::runtime {
+
+namespace {
+
+std::function<std::string(uint64_t)>& call_names() {
+  static std::function<std::string(uint64_t)> names;
+  return names;
+}
+
+}  // namespace
+
+void set_call_names(std::function<std::string(uint64_t)> names) { call_names() = std::move(names); }
+
+void DeviceBuffer::await() const {
+  const pjrt::Buffer& array = pjrt();
+  try {
+    array.ready().await();
+  } catch (const pjrt::Error& e) {
+    rethrow_named(e);
+  }
+}
+
+void DeviceBuffer::rethrow_named(const pjrt::Error& error) const {
+  if (buffer_.is_deleted()) throw error;
+  const std::string call = maker_ && call_names() ? call_names()(maker_) : std::string();
+  const std::string program = source_ ? source_->describe() : std::string();
+  if (call.empty() && program.empty()) throw error;
+  std::string message = call.empty() ? program : call;
+  message += ", or what it was computed from, failed";
+  if (!call.empty() && source_ && source_->operators() > 1) message += " in " + program;
+  message += ": ";
+  message += error.what();
+  // Waiting after each operator also finds the first that fails in a program of many.
+  message += "\nTORCH_TPU_LAUNCH_BLOCKING=1 stops at the operator that fails.";
+  throw pjrt::Error(error.code(), message);
+}
 
 void DeviceBuffer::given_away() const {
   if (!counted_.exchange(false, std::memory_order_relaxed)) return;

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "pjrt/buffer.h"
+#include "pjrt/error.h"
 #include "runtime/layout.h"
 #include "runtime/memory.h"
 
@@ -18,7 +21,13 @@ class PendingValue {
   virtual void demand() const = 0;
   // Sees to it that they will be made without further ado. Does not wait.
   virtual void begin() const {}
+  // What makes them, for messages.
+  virtual std::string describe() const { return {}; }
+  virtual size_t operators() const { return 1; }
 };
+
+// Gives messages the calls that programs are of: asked with DeviceBuffer::maker().
+void set_call_names(std::function<std::string(uint64_t maker)> names);
 
 // Where an operation or value stands in a graph that is being recorded (eager/fusion_graph.h);
 // guarded by that graph's lock.
@@ -69,6 +78,10 @@ class DeviceBuffer {
     }
     return source_ ? wait() : nullptr;
   }
+  // Waits until the array has its value.
+  void await() const;
+  // The plugin's error about this value, with what should have made it.
+  [[noreturn]] void rethrow_named(const pjrt::Error& error) const;
   // What it waits for is at least queued afterwards.
   void begin() const {
     if (!has_array() && source_) source_->begin();
@@ -80,6 +93,8 @@ class DeviceBuffer {
   const Layout* layout() const { return layout_; }
   int device() const { return device_; }
   GraphPlace& place() const { return place_; }
+  // The program whose result it is, by its id; 0 when that is not known.
+  uint64_t& maker() const { return maker_; }
   // References that batches in the queue have: they go by themselves.
   std::atomic<int>& queued() const { return queued_; }
 
@@ -93,6 +108,7 @@ class DeviceBuffer {
   const Layout* layout_;
   int device_;
   mutable GraphPlace place_;
+  mutable uint64_t maker_ = 0;
   mutable std::atomic<int> queued_{0};
   mutable std::atomic<bool> counted_{true};  // among the live arrays
 };

@@ -183,7 +183,12 @@ DeviceBufferPtr Runtime::to_device(const void* data, const Layout* layout, int d
 
 void Runtime::to_host(const DeviceBuffer& buffer, void* dst) {
   if (buffer.layout()->nbytes == 0) return;
-  buffer.pjrt().read(dst, buffer.layout()->nbytes);
+  const pjrt::Buffer& array = buffer.pjrt();
+  try {
+    array.read(dst, buffer.layout()->nbytes);
+  } catch (const pjrt::Error& e) {
+    buffer.rethrow_named(e);
+  }
 }
 
 }  // namespace torch_tpu::runtime

@@ -100,7 +100,7 @@ void add(StreamWork& work, Entry entry, std::vector<DeviceBufferPtr>& seen) {
 void Work::await() const {
   if (done_) return done_->await();
   try {
-    value_->pjrt().ready().await();
+    value_->await();
   } catch (const pjrt::Error&) {
     // Given to another program just now, which will be waited for.
     if (!value_->pjrt().is_deleted()) throw;

@@ -1,0 +1,109 @@
+// Compiled graphs, for the Dynamo backend.
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "bindings/bindings.h"
+#include "compile/compiled_graph.h"
+#include "eager/dispatch.h"
+
+namespace py = pybind11;
+
+namespace torch_tpu::bindings {
+
+namespace {
+
+using compile::CompiledGraph;
+using Values = CompiledGraph::Values;
+
+c10::IValue from_python(PyObject* object) {
+  if (THPVariable_Check(object)) return THPVariable_Unpack(object);
+  if (object == Py_None) return {};
+  const int64_t number = PyLong_AsLongLong(object);
+  if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
+  return number;
+}
+
+py::object to_python(c10::IValue value) {
+  if (value.isTensor()) {
+    return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(value).toTensor()));
+  }
+  if (value.isNone()) return py::none();
+  return py::int_(value.toInt());
+}
+
+Values values_from(const py::list& list) {
+  Values values;
+  values.reserve(list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    values.push_back(from_python(PyList_GET_ITEM(list.ptr(), static_cast<Py_ssize_t>(i))));
+  }
+  return values;
+}
+
+py::list list_from(Values values) {
+  py::list out(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    PyList_SET_ITEM(out.ptr(), static_cast<Py_ssize_t>(i),
+                    to_python(std::move(values[i])).release().ptr());
+  }
+  return out;
+}
+
+// A Python callable that C++ code may keep and destroy without the GIL.
+std::shared_ptr<py::object> shared_object(py::object object) {
+  return {std::make_unique<py::object>(std::move(object)).release(), [](py::object* p) {
+            const py::gil_scoped_acquire gil;
+            const std::unique_ptr<py::object> owner(p);
+          }};
+}
+
+CompiledGraph::Body body_from(py::object function) {
+  return [function = shared_object(std::move(function))](const Values& inputs) {
+    const py::gil_scoped_acquire gil;
+    const py::list results = (*function)(list_from(inputs));
+    return values_from(results);
+  };
+}
+
+}  // namespace
+
+void bind_compile(py::module_& m) {
+  py::class_<CompiledGraph, std::shared_ptr<CompiledGraph>>(m, "CompiledGraph")
+      .def(py::init([](std::string name, py::object body, const py::list& constants,
+                       std::vector<bool> on_host) {
+             return std::make_shared<CompiledGraph>(std::move(name), body_from(std::move(body)),
+                                                    values_from(constants), std::move(on_host));
+           }),
+           py::arg("name"), py::arg("body"), py::arg("constants"), py::arg("on_host"))
+      .def(
+          "__call__",
+          [](CompiledGraph& graph, const py::list& inputs) {
+            Values values = values_from(inputs);
+            // The caller's references go, so that what nobody else holds can go as well.
+            PyList_SetSlice(inputs.ptr(), 0, PyList_GET_SIZE(inputs.ptr()), nullptr);
+            Values results;
+            {
+              const py::gil_scoped_release release;
+              try {
+                results = graph(std::move(values));
+              } catch (const py::error_already_set&) {
+                throw;
+              } catch (const c10::Error&) {
+                throw;
+              } catch (...) {
+                eager::rethrow_as_torch_error("torch.compile");
+                throw;
+              }
+            }
+            return list_from(std::move(results));
+          },
+          py::arg("inputs"))
+      .def_property_readonly("num_programs", &CompiledGraph::num_programs)
+      .def("texts", [](const CompiledGraph& graph) {
+        std::vector<std::string> out;
+        for (const auto& program : graph.programs()) out.push_back(program->text());
+        return out;
+      });
+}
+
+}  // namespace torch_tpu::bindings

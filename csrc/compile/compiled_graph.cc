@@ -1,0 +1,266 @@
+#include "compile/compiled_graph.h"
+
+#include <ATen/ops/_to_copy.h>
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "eager/compile_program.h"
+#include "eager/device_context.h"
+#include "eager/program_trace.h"
+#include "eager/scalar_types.h"
+#include "runtime/statistics.h"
+
+namespace torch_tpu::compile {
+
+namespace sh = stablehlo;
+using eager::Program;
+
+namespace {
+
+at::Tensor to_device(const at::Tensor& t, int device) {
+  return at::_to_copy(
+      t, t.options().device(c10::Device(eager::kTpu, static_cast<c10::DeviceIndex>(device))));
+}
+
+// What the results of a trace are as outputs of its program.
+class Outputs {
+ public:
+  Outputs(Program& program, sh::Builder& builder, const eager::CallState& state)
+      : program_(program), builder_(builder), state_(state) {}
+
+  int add(sh::Value value, int slot) {
+    values_.push_back(value);
+    const runtime::Layout* layout = runtime::intern_layout(value.type());
+    program_.outputs.push_back({layout, slot});
+    program_.output_bytes += layout->nbytes;
+    return static_cast<int>(values_.size()) - 1;
+  }
+
+  // The new value of a storage that is written. The memory of the old one may become its own.
+  void write(eager::DeviceStorage& storage, sh::Value value) {
+    const int slot = state_.find_slot(storage);
+    const int output = add(value, slot);
+    for (size_t p = 0; p < program_.parameters.size(); ++p) {
+      Program::Parameter& parameter = program_.parameters[p];
+      if (parameter.kind != Program::Parameter::Kind::kStorage ||
+          static_cast<int>(parameter.index) != slot) {
+        continue;
+      }
+      if (state_.contents[parameter.index].layout->type == value.type() && value.numel() > 0) {
+        parameter.donated = true;
+        builder_.alias(p, static_cast<size_t>(output));
+      }
+    }
+  }
+
+  const sh::Values& values() const { return values_; }
+
+ private:
+  Program& program_;
+  sh::Builder& builder_;
+  const eager::CallState& state_;
+  sh::Values values_;
+};
+
+}  // namespace
+
+CompiledGraph::CompiledGraph(std::string name, Body body, Values constants,
+                             std::vector<bool> on_host)
+    : name_(std::move(name)),
+      body_(std::move(body)),
+      on_host_(std::move(on_host)),
+      constants_(std::move(constants)) {}
+
+size_t CompiledGraph::num_programs() const {
+  const std::lock_guard lock(mutex_);
+  return known_.size();
+}
+
+std::vector<runtime::CompiledProgramPtr> CompiledGraph::programs() const {
+  std::vector<runtime::CompiledProgramPtr> out;
+  const std::lock_guard lock(mutex_);
+  for (const SpecializationPtr& s : known_) {
+    if (s->program->executable) out.push_back(s->program->executable);
+  }
+  return out;
+}
+
+CompiledGraph::SpecializationPtr CompiledGraph::find(std::span<const uint64_t> key) const {
+  const std::lock_guard lock(mutex_);
+  for (const SpecializationPtr& s : known_) {
+    if (std::equal(s->key.begin(), s->key.end(), key.begin(), key.end())) return s;
+  }
+  return nullptr;
+}
+
+CompiledGraph::SpecializationPtr CompiledGraph::specialize(const Values& inputs,
+                                                           const eager::CallState& state) const {
+  auto out = std::make_shared<Specialization>();
+  out->key = state.key;
+  Program program;
+  const eager::PrecisionCode precision = state.precision();
+  eager::ProgramTrace trace(program, state, precision);
+  Values given;
+  given.reserve(inputs.size());
+  for (const c10::IValue& value : inputs) given.push_back(trace.stand_in(value));
+  Values results;
+  {
+    const eager::TraceGuard guard(trace);
+    results = body_(given);
+  }
+  Outputs outputs(program, trace.builder(), state);
+  std::unordered_map<const c10::StorageImpl*, uint32_t> places;
+  for (const c10::IValue& value : results) {
+    Result r;
+    if (!value.isTensor() || !value.toTensor().defined()) {
+      r.constant = value.isTensor() ? c10::IValue() : value;
+      out->results.push_back(std::move(r));
+      continue;
+    }
+    const at::Tensor& t = value.toTensor();
+    TORCH_CHECK(eager::is_tpu(t), name_, ": expected results on the device, got one on ",
+                t.device());
+    r.dtype = t.scalar_type();
+    r.sizes = t.sizes().vec();
+    r.strides = t.strides().vec();
+    r.offset = t.storage_offset();
+    r.conj = t.is_conj();
+    r.neg = t.is_neg();
+    if (const int slot = trace.slot_of(t); slot >= 0) {
+      r.kind = Result::Kind::kInput;
+      r.storage = static_cast<uint32_t>(slot);
+    } else {
+      r.kind = Result::Kind::kNew;
+      const c10::StorageImpl* const impl = t.storage().unsafeGetStorageImpl();
+      const auto [it, added] = places.emplace(impl, static_cast<uint32_t>(out->storages.size()));
+      r.storage = it->second;
+      if (added) {
+        NewStorage storage{-1, t.storage().nbytes()};
+        eager::DeviceStorage& device_storage = eager::device_storage(t);
+        if (device_storage.contents().filled()) {
+          storage.output = outputs.add(trace.base(device_storage), -1);
+        }
+        out->storages.push_back(storage);
+      }
+    }
+    out->results.push_back(std::move(r));
+  }
+  for (const auto& [storage, value] : trace.writes()) outputs.write(*storage, value);
+  program.random_count = trace.random_count();
+  if (trace.builder().float32_products_asked()) {
+    program.precision = precision;
+    eager::notice_precision(precision);
+  }
+  if (!outputs.values().empty()) {
+    program.executable = eager::compile_program(trace.builder().finish(outputs.values()), name_);
+  }
+  out->program = std::make_shared<const Program>(std::move(program));
+  return out;
+}
+
+CompiledGraph::Values CompiledGraph::bind(const Specialization& specialization,
+                                          const eager::CallState& state, eager::BufferList buffers,
+                                          const Values& inputs) const {
+  std::vector<at::Tensor> made(specialization.storages.size());
+  // Of each slot, a tensor that has the storage.
+  std::vector<const at::Tensor*> owners;
+  const auto owner = [&](uint32_t slot) -> const at::Tensor& {
+    if (owners.empty()) {
+      owners.resize(state.storages.size());
+      for (const c10::IValue& value : inputs) {
+        if (!value.isTensor() || !value.toTensor().defined()) continue;
+        const int place = state.find_slot(eager::device_storage(value.toTensor()));
+        owners[static_cast<size_t>(place)] = &value.toTensor();
+      }
+    }
+    return *owners[slot];
+  };
+  Values out;
+  out.reserve(specialization.results.size());
+  for (size_t i = 0; i < specialization.results.size(); ++i) {
+    const Result& r = specialization.results[i];
+    if (r.kind == Result::Kind::kConstant) {
+      out.push_back(r.constant);
+      continue;
+    }
+    at::Tensor t;
+    if (r.kind == Result::Kind::kNew && !made[r.storage].defined()) {
+      const NewStorage& storage = specialization.storages[r.storage];
+      t = eager::make_tensor(
+          storage.output < 0 ? nullptr : std::move(buffers[static_cast<size_t>(storage.output)]),
+          r.dtype, r.sizes, r.strides, r.offset, storage.nbytes, state.device);
+      made[r.storage] = t;
+    } else {
+      const at::Tensor& same = r.kind == Result::Kind::kNew ? made[r.storage] : owner(r.storage);
+      auto impl = c10::make_intrusive<c10::TensorImpl>(
+          c10::Storage(same.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+          c10::scalarTypeToTypeMeta(r.dtype));
+      impl->set_sizes_and_strides(r.sizes, r.strides, r.offset);
+      t = at::Tensor(std::move(impl));
+    }
+    if (r.conj) t.unsafeGetTensorImpl()->_set_conj(true);
+    if (r.neg) t.unsafeGetTensorImpl()->_set_neg(true);
+    if (i < on_host_.size() && on_host_[i]) t = t.cpu();
+    out.emplace_back(std::move(t));
+  }
+  return out;
+}
+
+CompiledGraph::Values CompiledGraph::operator()(Values inputs) {
+  int device = -1;
+  bool host = false;
+  for (const c10::IValue& value : inputs) {
+    if (!value.isTensor() || !value.toTensor().defined()) continue;
+    if (!eager::is_tpu(value.toTensor())) {
+      host = true;
+    } else if (device < 0) {
+      device = value.toTensor().device().index();
+    }
+  }
+  if (device < 0) device = eager::current_device();
+  // CPU tensors, with their copies.
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  if (host) {
+    for (c10::IValue& value : inputs) {
+      if (!value.isTensor() || !value.toTensor().defined()) continue;
+      const at::Tensor t = value.toTensor();
+      if (eager::is_tpu(t)) continue;
+      copies.emplace_back(t, to_device(t, device));
+      value = copies.back().second;
+    }
+  }
+  if (!constants_.empty()) {
+    const std::lock_guard lock(mutex_);
+    for (c10::IValue& value : constants_) {
+      if (value.isTensor() && !eager::is_tpu(value.toTensor())) {
+        value = to_device(value.toTensor(), device);
+      }
+      inputs.push_back(value);
+    }
+  }
+  const eager::ScopedCallState state;
+  eager::gather_values(inputs, *state);
+  SpecializationPtr specialization = find(state->key);
+  if (!specialization) {
+    specialization = specialize(inputs, *state);
+    const std::lock_guard lock(mutex_);
+    known_.insert(known_.begin(), specialization);
+  }
+  eager::BufferList buffers;
+  if (specialization->program->executable) {
+    eager::launch(specialization->program, *state, buffers);
+  }
+  Values out = bind(*specialization, *state, std::move(buffers), inputs);
+  for (const auto& [original, copy] : copies) {
+    const int slot = state->find_slot(eager::device_storage(copy));
+    const auto& written = specialization->program->outputs;
+    if (std::any_of(written.begin(), written.end(),
+                    [&](const Program::Output& o) { return o.slot == slot; })) {
+      original.copy_(copy);
+    }
+  }
+  return out;
+}
+
+}  // namespace torch_tpu::compile

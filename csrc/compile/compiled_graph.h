@@ -1,0 +1,73 @@
+// A graph of operators as one program: flat values in, flat values out.
+#pragma once
+
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "eager/program.h"
+
+namespace torch_tpu::compile {
+
+// Made of the graph once, called often. The program is made when a call's signature is new: which
+// layouts the storages of the inputs have, and how the inputs view them, is known only then.
+// Thread-safe.
+class CompiledGraph {
+ public:
+  using Values = std::vector<c10::IValue>;
+  // Runs the graph's operators on what it is given, in the order of the inputs: tensors of a trace,
+  // whole numbers and None. Gives tensors of the trace, whole numbers and None.
+  using Body = std::function<Values(const Values& inputs)>;
+
+  // `name` is for messages and dumps. The inputs of a call are followed by `constants`.
+  // `on_host[i]`: result i is to be a CPU tensor.
+  CompiledGraph(std::string name, Body body, Values constants, std::vector<bool> on_host);
+
+  // Runs the graph. CPU tensors among the inputs are copied to the device, and back when the graph
+  // writes to them. Throws what `body` throws when the signature is new.
+  Values operator()(Values inputs);
+
+  // Programs made so far, one for each signature.
+  size_t num_programs() const;
+  // Loads or compiles the programs made so far, and gives their texts.
+  std::vector<runtime::CompiledProgramPtr> programs() const;
+
+ private:
+  struct Result {
+    enum class Kind : uint8_t { kConstant, kInput, kNew } kind = Kind::kConstant;
+    c10::IValue constant;  // None or a number
+    // A view of an input's storage, or of the storage that is made for an output of the program.
+    uint32_t storage = 0;  // slot, or place among `storages`
+    c10::ScalarType dtype = c10::ScalarType::Undefined;
+    std::vector<int64_t> sizes, strides;
+    int64_t offset = 0;
+    bool conj = false, neg = false;
+  };
+  struct NewStorage {
+    int output = -1;  // -1: unfilled
+    size_t nbytes = 0;
+  };
+  struct Specialization {
+    std::vector<uint64_t> key;
+    eager::ProgramPtr program;
+    std::vector<NewStorage> storages;
+    std::vector<Result> results;
+  };
+  using SpecializationPtr = std::shared_ptr<const Specialization>;
+
+  SpecializationPtr find(std::span<const uint64_t> key) const;
+  SpecializationPtr specialize(const Values& inputs, const eager::CallState& state) const;
+  Values bind(const Specialization& specialization, const eager::CallState& state,
+              eager::BufferList buffers, const Values& inputs) const;
+
+  const std::string name_;
+  const Body body_;
+  const std::vector<bool> on_host_;
+  mutable std::mutex mutex_;  // of what follows
+  Values constants_;
+  std::vector<SpecializationPtr> known_;  // the last one used is the first
+};
+
+}  // namespace torch_tpu::compile
