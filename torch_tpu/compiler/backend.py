@@ -6,9 +6,8 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from functorch.compile import min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.fx import GraphModule
 
 from torch_tpu.compiler.graph import compile_graph
