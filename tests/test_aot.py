@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import importlib
 import importlib.util
 import json
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
+from typing import Any
 
+import compare
 import pytest
 import subprocess_python
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from torch_tpu import aot, plugins
+from torch_tpu import aot, plugins, tpu
 from torch_tpu.aot import __main__ as command
 from torch_tpu.testing import aot_sweep
 
@@ -53,7 +58,7 @@ def add() -> aot.CompiledProgram:
 def test_figures(add: aot.CompiledProgram) -> None:
     assert add.memory.arguments == 8 * MIB
     assert add.memory.outputs == 4 * MIB
-    assert add.memory.peak >= 12 * MIB
+    assert add.memory.peak is not None and add.memory.peak >= 12 * MIB
     assert add.flops == 1024 * 1024
     assert add.bytes_accessed == 12 * MIB
     assert add.estimated_seconds is not None and 0 < add.estimated_seconds < 1e-3
@@ -90,6 +95,34 @@ def test_no_estimate_where_the_compiler_has_none() -> None:
     program = aot.compile_stablehlo(fft)
     assert program.costs["optimal_seconds"] < 0
     assert program.estimated_seconds is None
+    assert "no estimate of" in program.unknown["estimated time"]
+    assert program.parts_without_estimate >= 1
+    assert program.partial_seconds is None or program.partial_seconds < 1e-3
+
+
+@needs_libtpu
+def test_time_of_the_parts_that_have_an_estimate() -> None:
+    text = """
+    module {
+      func.func @main(%a: tensor<2048x2048xbf16>, %c: tensor<64xcomplex<f32>>)
+          -> (tensor<2048x2048xbf16>, tensor<64xcomplex<f32>>) {
+        %b = stablehlo.dot_general %a, %a, contracting_dims = [1] x [0]
+            : (tensor<2048x2048xbf16>, tensor<2048x2048xbf16>) -> tensor<2048x2048xbf16>
+        DO
+        return %b, %d : tensor<2048x2048xbf16>, tensor<64xcomplex<f32>>
+      }
+    }
+    """
+    fft = """%d = stablehlo.fft %c, type = FFT, length = [64]
+        : (tensor<64xcomplex<f32>>) -> tensor<64xcomplex<f32>>"""
+    whole = aot.compile_stablehlo(
+        text.replace("DO", "").replace("return %b, %d", "return %b, %c"), "v5e:1x1"
+    )
+    part = aot.compile_stablehlo(text.replace("DO", fft), "v5e:1x1")
+    assert part.estimated_seconds is None and part.partial_seconds is not None
+    known = whole.estimated_seconds or whole.partial_seconds
+    assert known is not None and known > 1e-5
+    assert known * 0.9 < part.partial_seconds < known * 1.5
 
 
 @needs_libtpu
@@ -97,6 +130,150 @@ def test_save_and_load(add: aot.CompiledProgram, tmp_path: Path) -> None:
     file = tmp_path / "add.tpu"
     add.save(file)
     assert aot.CompiledProgram.load(file) == add
+    assert [path.name for path in tmp_path.iterdir()] == ["add.tpu"]
+
+
+@needs_libtpu
+def test_unknown_figures_have_reasons(add: aot.CompiledProgram) -> None:
+    assert add.unknown == {}
+    here = aot.compile_stablehlo(ADD, "device")
+    assert here.memory.arguments == 8 * MIB and here.topology.name == "device"
+    figures = {
+        "peak memory": here.memory.peak,
+        "flops": here.flops,
+        "bytes accessed": here.bytes_accessed,
+        "estimated time": here.estimated_seconds,
+    }
+    assert set(here.unknown) == {name for name, figure in figures.items() if figure is None}
+
+
+def saved_model(folder: Path) -> tuple[torch.nn.Module, aot.CompiledProgram, Path]:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8)).eval()
+    program = aot.compile(model, "device", args=(torch.randn(3, 4),))
+    file = folder / "model.tpu"
+    program.save(file)
+    return model, program, file
+
+
+def test_another_process_runs_it_without_compiling(tmp_path: Path) -> None:
+    model, program, file = saved_model(tmp_path)
+    assert aot.CompiledProgram.load(file) == program
+    x = torch.randn(3, 4)
+    torch.save((model.state_dict(), x), tmp_path / "state.pt")
+    printed = subprocess_python.run_quietly(
+        f"""
+        import torch
+        torch.set_float32_matmul_precision("highest")
+        state, x = torch.load({str(tmp_path / "state.pt")!r})
+        program = torch.tpu.aot.CompiledProgram.load({str(file)!r})
+        y = program.bind(state)(x)
+        torch.save(y.cpu(), {str(tmp_path / "result.pt")!r})
+        stats = torch.tpu.dispatch_stats()
+        print(stats["compiles"], stats["loads"], stats["programs"])
+        """
+    )
+    assert printed == "0 1 1\n"
+    with torch.no_grad():
+        torch.testing.assert_close(torch.load(tmp_path / "result.pt"), model(x))
+
+
+def test_flat_inputs_and_modes(tmp_path: Path) -> None:
+    model, program, _ = saved_model(tmp_path)
+    assert program.interface is not None
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    x = torch.randn(3, 4)
+    inputs = [state[v.target] if v.target else x for v in program.interface.inputs]
+    with torch.no_grad():
+        expected = model(x)
+    for mode in tpu.EagerMode:
+        with tpu.set_eager_mode(mode):
+            # What was recorded before runs before it, and what comes after reads its result.
+            (y,) = program.run([*inputs[:-1], (x.to("tpu") * 2) / 2])
+            torch.testing.assert_close((y + 0).cpu(), expected)
+    with pytest.raises(
+        RuntimeError, match=r"expected input 0 to be Float\[8, 4\], got Float\[3, 4\]"
+    ):
+        program.run([x, *inputs[1:]])
+    with pytest.raises(RuntimeError, match=f"expected {len(inputs)} inputs, got 1"):
+        program.run([x])
+    with pytest.raises(KeyError, match=r"expected a parameter named 0\.weight in the state"):
+        program.bind({})
+    with pytest.raises(TypeError, match=r"expected arguments \(args, kwargs\) of the structure"):
+        program.bind(model)(x, x)
+
+
+def test_file_that_others_can_write_is_not_run(tmp_path: Path) -> None:
+    model, _, file = saved_model(tmp_path)
+    assert file.stat().st_mode & 0o022 == 0
+    file.chmod(0o666)
+    program = aot.CompiledProgram.load(file)
+    assert program.num_outputs == 1
+    with pytest.raises(PermissionError, match=r"others may write to it \(mode 0666\).*run as code"):
+        program.bind(model)(torch.randn(3, 4))
+    trusted = aot.CompiledProgram.load(file, trusted=True)
+    assert trusted.bind(model)(torch.randn(3, 4)).shape == (3, 8)
+
+
+def test_damaged_file(tmp_path: Path) -> None:
+    _, _, file = saved_model(tmp_path)
+    with zipfile.ZipFile(file) as old:
+        parts = {name: old.read(name) for name in old.namelist()}
+    for change, message in (
+        ({"executable": parts["executable"][:-1] + b"?"}, "checksum of its part 'executable'"),
+        (
+            {"program.json": parts["program.json"].replace(b'"format": 2', b'"format": 1')},
+            "format 1",
+        ),
+        ({"program.json": b"{"}, r"expected a file written by CompiledProgram\.save"),
+    ):
+        with zipfile.ZipFile(file, "w") as new:
+            for name, content in {**parts, **change}.items():
+                new.writestr(name, content)
+        with pytest.raises(ValueError, match=message):
+            aot.CompiledProgram.load(file)
+
+
+@needs_libtpu
+def test_program_for_another_device(tmp_path: Path) -> None:
+    model, here, _ = saved_model(tmp_path)
+    for topology in ("v5e:1x1", "tpu7x:2x2x1"):
+        program = aot.compile(model, topology, args=(torch.randn(3, 4),))
+        assert program.identity.platform == "tpu"
+        with pytest.raises(aot.MismatchError, match="cannot run here: the platform"):
+            program.bind(model)
+    for field, message in (
+        ("plugin", "the plugin's build"),
+        ("device_kind", "the device it"),
+        ("host", "the processor it"),
+    ):
+        other = dataclasses.replace(here.identity, **{field: "another"})
+        with pytest.raises(aot.MismatchError, match=f"{message}.* is another, here it is"):
+            dataclasses.replace(here, identity=other).bind(model)
+    with pytest.raises(aot.MismatchError, match="for 4 devices at once"):
+        dataclasses.replace(here, num_devices=4).bind(model)
+
+
+def test_text_has_no_interface() -> None:
+    class Lowered:  # of another tool
+        text = ADD
+
+    program = aot.compile(Lowered(), "device")
+    assert program.memory.arguments == 8 * MIB
+    with pytest.raises(TypeError, match="a program that was given as text cannot be run from here"):
+        program.run([torch.ones(1024, 1024)] * 2)
+
+
+def test_device_as_topology() -> None:
+    assert aot.topology("device").device_kind
+    if tpu.get_platform_name() == "cpu":
+        assert aot.topology("cpu").name == "cpu"
+    with pytest.raises(ValueError, match="for the topology 'device' a program runs on one"):
+        aot.compile_stablehlo(ADD, "device", num_replicas=2)
+    with pytest.raises(aot.CompileError, match="undeclared SSA value") as raised:
+        aot.compile_stablehlo(WRONG, "device")
+    assert raised.value.path is not None
+    Path(raised.value.path).unlink()
 
 
 def test_load_refuses_another_file(tmp_path: Path) -> None:
@@ -158,7 +335,8 @@ def test_program_that_does_not_fit() -> None:
     assert raised.value.code == "RESOURCE_EXHAUSTED"
     assert raised.value.path is not None
     Path(raised.value.path).unlink()
-    assert aot.compile_stablehlo(TOO_LARGE, "tpu7x:2x2x1").memory.peak >= 64 << 30
+    peak = aot.compile_stablehlo(TOO_LARGE, "tpu7x:2x2x1").memory.peak
+    assert peak is not None and peak >= 64 << 30
 
 
 @needs_libtpu
@@ -282,6 +460,27 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @needs_libtpu
+def test_command_with_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, output = tmp_path / "model.pt2", tmp_path / "model.tpu"
+    model = torch.nn.Linear(1024, 1024, bias=False)
+    torch.export.save(torch.export.export(model, (torch.randn(8, 1024),)), file)
+    arguments = [str(file), "--topology", "tpu7x:1x1x1", "--json", "--output", str(output)]
+    assert command.main([*arguments, "--flag", "xla_tpu_enable_latency_hiding_scheduler=true"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["memory"]["arguments"] >= 4 * MIB and figures["num_inputs"] == 2
+    assert figures["flops"] >= 2 * 8 * 1024 * 1024
+    # What was compiled is shown again.
+    assert command.main([str(output)]) == 0
+    assert "peak memory" in capsys.readouterr().out
+    assert command.main([str(file), "--topology", "device"]) == 0
+    table = capsys.readouterr().out
+    assert "4.0 MiB" in table and ("no flops" in table) == ("not known" in table)
+    with pytest.raises(SystemExit):
+        command.main([str(file), "--flag", "nothing"])
+    assert "expected NAME=VALUE, got 'nothing'" in capsys.readouterr().err
+
+
+@needs_libtpu
 def test_command_with_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "add.mlir"
     file.write_text(ADD)
@@ -347,6 +546,7 @@ def test_sweep(tmp_path: Path) -> None:
     assert "undeclared SSA value" in wrong.message
     text = aot_sweep.report([good, wrong])
     assert "1 of 2 compile (50.00%)" in text and "1 refused, e.g. wrong.mlir" in text
+    assert aot_sweep.sweep(folder, file, topologies=one, without="f32", quiet=True) == []
     # Nothing is left to do.
     before = file.read_text()
     assert aot_sweep.sweep(folder, file, topologies=one, quiet=True) == [good, wrong]
@@ -385,3 +585,55 @@ def test_sweep_survives_a_dying_worker(tmp_path: Path, monkeypatch: pytest.Monke
     assert aborts.status == "crashed" and "Check failed: rank == 2" in aborts.message
     assert good.status == "ok"
     assert hangs.status == "timeout"
+
+
+@needs_libtpu
+def test_training_step_written_for_a_tpu() -> None:
+    def traced() -> Any:
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Linear(16, 4)).to("tpu")
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        @tpu.compile_step
+        def step(x: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(x).square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        with tpu.precision("medium"):
+            for _ in range(3):
+                step(torch.ones(5, 8, device="tpu"))
+        return step
+
+    with aot.written_for_tpu():
+        step = traced()
+    program = aot.compile(step, "v5e:1x1")
+    assert program.flops is not None and program.flops > 2 * 5 * (8 * 16 + 16 * 4) * 2
+    assert program.memory.aliased > 0 and program.interface is None
+    assert "reduce_precision" not in step.text()
+    if tpu.get_platform_name() == "cpu":
+        assert "reduce_precision" in traced().text()
+
+
+def test_training_step_as_a_function() -> None:
+    model = torch.nn.Linear(3, 2)
+
+    def step(parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
+            return torch.func.functional_call(model, parameters, (x,)).square().sum()
+
+        gradients, value = torch.func.grad_and_value(loss)(parameters)
+        for name, gradient in gradients.items():
+            parameters[name].sub_(0.1 * gradient)
+        return value
+
+    x = torch.randn(4, 3)
+    expected = {name: p.detach().clone() for name, p in model.named_parameters()}
+    actual = {name: p.to("tpu") for name, p in expected.items()}
+    graph = make_fx(step)({name: p.clone() for name, p in expected.items()}, x)
+    run = aot.compile(graph, "device", args=(expected, x)).bind({})
+    for _ in range(3):
+        torch.testing.assert_close(run(actual, x).cpu(), step(expected, x))
+    for name, value in expected.items():
+        compare.assert_same(actual[name], value, rtol=1e-5, atol=1e-6)

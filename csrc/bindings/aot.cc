@@ -2,9 +2,12 @@
 #include <unistd.h>
 
 #include "bindings/bindings.h"
+#include "bindings/options.h"
 #include "pjrt/discovery.h"
 #include "pjrt/error.h"
+#include "pjrt/executable.h"
 #include "pjrt/topology.h"
+#include "runtime/compile_service.h"
 
 namespace py = pybind11;
 
@@ -13,6 +16,12 @@ namespace torch_tpu::bindings {
 namespace {
 
 using pjrt::Topology;
+
+struct AotProgram {
+  // Of a program for this process's own device; the plugin looks into it for the costs.
+  std::shared_ptr<pjrt::Executable> loaded;
+  pjrt::CompiledProgram program;
+};
 
 // The names of PJRT_Error_Code, for programs that look at them.
 const char* code_name(int code) {
@@ -68,21 +77,33 @@ std::unique_ptr<Topology> topology(const std::string& libtpu, const std::string&
   });
 }
 
-pjrt::CompiledProgram compile(const Topology& topology, const std::string& stablehlo,
-                              int num_replicas, int num_partitions, pjrt::Options flags) {
+AotProgram compile(const Topology& topology, const std::string& stablehlo, int num_replicas,
+                   int num_partitions, const py::dict& flags) {
+  pjrt::Options overrides = options_from(flags);
   return call_compiler([&] {
     refuse_forked_child();
     pjrt::CompileOptions options;
     options.num_replicas = num_replicas;
     options.num_partitions = num_partitions;
-    options.portable = false;
-    options.env_overrides = std::move(flags);
-    return topology.compile(stablehlo, options);
+    // Of one device: whichever it will be run on.
+    options.portable = num_replicas == 1 && num_partitions == 1;
+    options.env_overrides = std::move(overrides);
+    return AotProgram{nullptr, topology.compile(stablehlo, options)};
   });
 }
 
-py::dict memory(const pjrt::CompiledProgram& program) {
-  const pjrt::MemoryStats stats = call_compiler([&] { return program.memory_stats(); });
+// By this process's plugin, for its device.
+AotProgram compile_for_device(const std::string& stablehlo, const py::dict& flags) {
+  const pjrt::Options options = options_from(flags);
+  return call_compiler([&] {
+    std::shared_ptr<pjrt::Executable> loaded = runtime::compile_apart(stablehlo, options);
+    pjrt::CompiledProgram program = loaded->program();
+    return AotProgram{std::move(loaded), std::move(program)};
+  });
+}
+
+py::dict memory(const AotProgram& aot) {
+  const pjrt::MemoryStats stats = call_compiler([&] { return aot.program.memory_stats(); });
   py::dict d;
   d["peak"] = stats.peak;
   d["arguments"] = stats.arguments;
@@ -97,18 +118,18 @@ py::dict memory(const pjrt::CompiledProgram& program) {
 
 void bind_aot(py::module_& m) {
   py::exception<pjrt::Error>(m, "AotError", PyExc_RuntimeError);
-  py::class_<pjrt::CompiledProgram>(m, "AotProgram")
+  py::class_<AotProgram>(m, "AotProgram")
       .def("serialize",
-           [](const pjrt::CompiledProgram& program) {
-             return py::bytes(call_compiler([&] { return program.serialize(); }));
+           [](const AotProgram& aot) {
+             return py::bytes(call_compiler([&] { return aot.program.serialize(); }));
            })
       .def("num_outputs",
-           [](const pjrt::CompiledProgram& program) {
-             return call_compiler([&] { return program.num_outputs(); });
+           [](const AotProgram& aot) {
+             return call_compiler([&] { return aot.program.num_outputs(); });
            })
       .def("memory", &memory)
-      .def("costs", [](const pjrt::CompiledProgram& program) {
-        return call_compiler([&] { return program.cost_analysis(); });
+      .def("costs", [](const AotProgram& aot) {
+        return call_compiler([&] { return aot.program.cost_analysis(); });
       });
   py::class_<Topology>(m, "AotTopology")
       .def(py::init(&topology), py::arg("libtpu"), py::arg("name"))
@@ -116,8 +137,10 @@ void bind_aot(py::module_& m) {
       .def_property_readonly("device_kind", &Topology::device_kind)
       .def_property_readonly("num_devices", &Topology::num_devices)
       .def_property_readonly("device_memory", &Topology::device_memory)
+      .def_property_readonly("plugin", &Topology::plugin)
       .def("compile", &compile, py::arg("stablehlo"), py::arg("num_replicas"),
            py::arg("num_partitions"), py::arg("flags"));
+  m.def("compile_for_device", &compile_for_device, py::arg("stablehlo"), py::arg("flags"));
 }
 
 }  // namespace torch_tpu::bindings

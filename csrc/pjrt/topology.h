@@ -32,6 +32,8 @@ class Topology {
   const std::string& name() const noexcept { return name_; }
   const std::string& device_kind() const noexcept { return device_kind_; }  // "TPU v5 lite"
   size_t num_devices() const noexcept { return num_devices_; }
+  // The plugin's build: its executables are for it alone.
+  std::string plugin() const { return plugin_->identity(); }
   // Bytes one device has for programs and their data; nullopt from a plugin that does not say.
   std::optional<int64_t> device_memory() const;
 

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
+#include <set>
 
 #include "cache/program_cache.h"
 #include "pjrt/error.h"
@@ -58,18 +60,19 @@ const std::string& program_scope() {
 
 namespace {
 
-const pjrt::CompileOptions& compile_options() {
-  static const pjrt::CompileOptions options = [] {
-    pjrt::CompileOptions o;
-    // XLA's CPU compiler otherwise drops NaN in maximum and minimum.
-    if (Runtime::get().is_cpu()) o.env_overrides["xla_cpu_enable_fast_min_max"] = false;
-    return o;
-  }();
+// What all programs are compiled with, and a program's own options, which count more.
+pjrt::CompileOptions compile_options(const pjrt::Options& own) {
+  pjrt::CompileOptions options;
+  options.env_overrides = own;
+  // XLA's CPU compiler otherwise drops NaN in maximum and minimum.
+  if (Runtime::get().is_cpu()) {
+    options.env_overrides.try_emplace("xla_cpu_enable_fast_min_max", false);
+  }
   return options;
 }
 
-cache::EntryKey key_of(const std::string& text) {
-  const std::string options = compile_options().serialize();
+cache::EntryKey key_of(const std::string& text, const pjrt::Options& own) {
+  const std::string options = compile_options(own).serialize();
   const uint64_t size = options.size();
   std::string material(reinterpret_cast<const char*>(&size), sizeof size);
   material += options;
@@ -77,13 +80,16 @@ cache::EntryKey key_of(const std::string& text) {
   return {cache::EntryKind::kProgram, program_scope(), std::move(material)};
 }
 
+constexpr std::string_view kEmptyProgram =
+    "module { func.func @main(%a: tensor<f32>) -> tensor<f32> { return %a : tensor<f32> } }";
+
 cache::ProgramCache& program_cache() { return cache::ProgramCache::get(); }
 
 // Settles one program.
 class Job : public std::enable_shared_from_this<Job> {
  public:
   explicit Job(CompiledProgramPtr target)
-      : target_(std::move(target)), key_(key_of(target_->text())) {}
+      : target_(std::move(target)), key_(key_of(target_->text(), target_->options())) {}
 
   void run() {
     dump_program(target_->text());
@@ -148,7 +154,8 @@ class Job : public std::enable_shared_from_this<Job> {
     std::shared_ptr<pjrt::Executable> executable;
     try {
       const CompileProgress progress(target_->what(), target_->text());
-      executable = Runtime::get().client().compile(target_->text(), compile_options());
+      executable =
+          Runtime::get().client().compile(target_->text(), compile_options(target_->options()));
     } catch (const pjrt::Error& error) {
       throw CompileError(target_->what() +
                          ": the compiler refused the program, which was written to " +
@@ -179,25 +186,61 @@ class Job : public std::enable_shared_from_this<Job> {
 
 }  // namespace
 
-CompiledProgramPtr prepare(std::string stablehlo_text, std::string what) {
-  return ProgramRegistry::get().find_or_add(std::move(stablehlo_text), std::move(what));
+CompiledProgramPtr prepare(std::string stablehlo_text, std::string what, pjrt::Options options) {
+  return ProgramRegistry::get().find_or_add(std::move(stablehlo_text), std::move(what),
+                                            std::move(options));
 }
 
-CompiledProgramPtr compile(std::string stablehlo_text, std::string what) {
+CompiledProgramPtr compile(std::string stablehlo_text, std::string what, pjrt::Options options) {
   dump_program(stablehlo_text);
-  CompiledProgramPtr program = prepare(std::move(stablehlo_text), std::move(what));
+  CompiledProgramPtr program =
+      prepare(std::move(stablehlo_text), std::move(what), std::move(options));
   static_cast<void>(program->executable());
   return program;
 }
 
-CompiledProgramPtr compile_in_background(std::string stablehlo_text, std::string what) {
+CompiledProgramPtr compile_in_background(std::string stablehlo_text, std::string what,
+                                         pjrt::Options options) {
   dump_program(stablehlo_text);  // here its errors are the caller's
-  CompiledProgramPtr program = prepare(std::move(stablehlo_text), std::move(what));
+  CompiledProgramPtr program =
+      prepare(std::move(stablehlo_text), std::move(what), std::move(options));
   program->begin_in_background();
   return program;
 }
 
+std::shared_ptr<pjrt::Executable> compile_apart(const std::string& stablehlo_text,
+                                                const pjrt::Options& options) {
+  const CompileProgress progress("a program compiled ahead of time", stablehlo_text);
+  std::shared_ptr<pjrt::Executable> executable =
+      Runtime::get().client().compile(stablehlo_text, compile_options(options));
+  statistics().compiles.fetch_add(1, std::memory_order_relaxed);
+  return executable;
+}
+
+void check_options(const pjrt::Options& options) {
+  static std::mutex mutex;
+  static std::set<std::pair<std::string, pjrt::Option>> accepted;
+  // One by one: the compiler's message need not name the option.
+  for (const auto& [name, value] : options) {
+    {
+      const std::lock_guard lock(mutex);
+      if (accepted.contains({name, value})) continue;
+    }
+    try {
+      Runtime::get().client().compile(kEmptyProgram, compile_options({{name, value}}));
+    } catch (const pjrt::Error& error) {
+      throw CompileError(
+          "[compile options] the compiler of " + Runtime::get().platform() +
+          " refuses the option " + name + " = " + pjrt::to_string(value) +
+          "; options are XLA's flags by their names, with values of their types: " + error.what());
+    }
+    const std::lock_guard lock(mutex);
+    accepted.emplace(name, value);
+  }
+}
+
 void settle(const CompiledProgramPtr& program) noexcept {
+  if (program->settled()) return;  // it was loaded from a file
   try {
     std::make_shared<Job>(program)->run();
   } catch (...) {

@@ -9,15 +9,17 @@
 #include <string>
 
 #include "pjrt/executable.h"
+#include "pjrt/option.h"
 
 namespace torch_tpu::runtime {
 
 // Shared by every call that has the program. Thread-safe. Made by the compile service.
 class CompiledProgram : public std::enable_shared_from_this<CompiledProgram> {
  public:
-  // `what` names the operation and its signature, for messages.
-  CompiledProgram(std::string text, std::string what)
-      : text_(std::move(text)), what_(std::move(what)) {}
+  // `what` names the operation and its signature, for messages. `options` are compiler options of
+  // this program's own.
+  CompiledProgram(std::string text, std::string what, pjrt::Options options = {})
+      : text_(std::move(text)), what_(std::move(what)), options_(std::move(options)) {}
   // One that never was: whoever asks for its executable gets the error.
   static std::shared_ptr<CompiledProgram> failed(std::string what, std::exception_ptr error);
   CompiledProgram(const CompiledProgram&) = delete;
@@ -25,6 +27,10 @@ class CompiledProgram : public std::enable_shared_from_this<CompiledProgram> {
 
   const std::string& text() const noexcept { return text_; }  // StableHLO
   const std::string& what() const noexcept { return what_; }
+  const pjrt::Options& options() const noexcept { return options_; }
+  // Whether its text may become a part of another program. What was loaded from a file has none,
+  // and options hold for this program alone.
+  bool composable() const noexcept { return !text_.empty() && options_.empty(); }
 
   // Loads or compiles the program on this thread, or waits for whoever does. Throws CompileError.
   const pjrt::Executable& executable() {
@@ -54,6 +60,7 @@ class CompiledProgram : public std::enable_shared_from_this<CompiledProgram> {
   const pjrt::Executable& wait();
 
   const std::string text_, what_;
+  const pjrt::Options options_;
   std::atomic<bool> begun_{false};
   mutable std::mutex mutex_;
   std::condition_variable changed_;

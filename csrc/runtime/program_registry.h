@@ -15,11 +15,11 @@ class ProgramRegistry {
   static ProgramRegistry& get();
 
   // One whose compilation failed is made anew.
-  CompiledProgramPtr find_or_add(std::string text, std::string what);
+  CompiledProgramPtr find_or_add(std::string text, std::string what, pjrt::Options options);
 
  private:
   std::mutex mutex_;
-  // By the SHA-256 of the text.
+  // By the SHA-256 of the text and the options.
   std::unordered_map<std::string, std::weak_ptr<CompiledProgram>> programs_;
   size_t sweep_at_ = 1024;
 };

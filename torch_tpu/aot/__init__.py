@@ -7,16 +7,23 @@ holds for the real device. The device "tpu" of this process is neither used nor 
 
 import torch  # noqa: F401 - the engine needs its libraries
 
-from torch_tpu.aot._compile import CompileError, compile_stablehlo
-from torch_tpu.aot._program import CompiledProgram, Memory
+from torch_tpu.aot._compile import CompileError, compile, compile_stablehlo  # noqa: A004
+from torch_tpu.aot._program import CompiledProgram, Identity, Memory, MismatchError
+from torch_tpu.aot._run import BoundProgram
+from torch_tpu.aot._target import written_for_tpu
 from torch_tpu.aot._topology import Topology, topologies, topology
 
 __all__ = [
+    "BoundProgram",
     "CompileError",
     "CompiledProgram",
+    "Identity",
     "Memory",
+    "MismatchError",
     "Topology",
+    "compile",
     "compile_stablehlo",
     "topologies",
     "topology",
+    "written_for_tpu",
 ]

@@ -1,25 +1,46 @@
-"""``python -m torch_tpu.aot FILE.mlir --topology v5e:2x2``: compiles a StableHLO file for TPUs."""
+"""``python -m torch_tpu.aot FILE --topology v5e:2x2``: compiles a model or program for TPUs."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 from torch_tpu import aot
+
+_EPILOG = """FILE is one of
+  a model saved by torch.export.save (.pt2),
+  a StableHLO program, as text or bytecode (.mlir),
+  a program that was compiled before (--output): its figures are printed again."""
 
 
 def main(argv: list[str] | None = None) -> int:
     """Compiles the file and prints what the compiler says about it."""
     parser = argparse.ArgumentParser(
         prog="python -m torch_tpu.aot",
-        description="Compiles a StableHLO program for TPUs; none need be attached.",
+        description="Compiles a model or a StableHLO program for TPUs; none need be attached.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("file", nargs="?", help="the program, as text or bytecode")
-    parser.add_argument("--topology", default="v5e:2x2", help="default: %(default)s")
+    parser.add_argument("file", nargs="?", metavar="FILE", help="the model or program, see below")
+    parser.add_argument(
+        "--topology",
+        default="v5e:2x2",
+        help="a kind and number of TPUs, or 'device' for this machine's; default: %(default)s",
+    )
     parser.add_argument("--replicas", type=int, default=1, metavar="N")
     parser.add_argument("--partitions", type=int, default=1, metavar="N")
+    parser.add_argument(
+        "--flag",
+        action="append",
+        default=[],
+        type=_flag,
+        metavar="NAME=VALUE",
+        help="a flag of XLA for this program; may be repeated",
+    )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser.add_argument("--output", metavar="FILE", help="save the compiled program")
     parser.add_argument("--list", action="store_true", help="list the usual topologies and end")
@@ -28,24 +49,60 @@ def main(argv: list[str] | None = None) -> int:
         print("\n".join(aot.topologies()))
         return 0
     if arguments.file is None:
-        parser.error("the following arguments are required: file")
+        parser.error("the following arguments are required: FILE")
     try:
-        program = aot.compile_stablehlo(
-            Path(arguments.file).read_bytes(),
-            arguments.topology,
-            num_replicas=arguments.replicas,
-            num_partitions=arguments.partitions,
-        )
+        program = _program(arguments)
         if arguments.output:
             program.save(arguments.output)
-    except (aot.CompileError, ImportError, OSError, ValueError) as error:
-        print(error, file=sys.stderr)
+    except (
+        aot.CompileError,
+        ImportError,
+        NotImplementedError,
+        OSError,
+        RuntimeError,
+        ValueError,
+    ) as error:
+        print(error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return 1
     if arguments.json:
         print(json.dumps(program.summary(), indent=2))
     else:
         _print_table(Path(arguments.file).name, program)
     return 0
+
+
+def _program(arguments: argparse.Namespace) -> aot.CompiledProgram:
+    path = Path(arguments.file)
+    source: Any = path.read_bytes()
+    if source.startswith(b"PK"):
+        with zipfile.ZipFile(path) as file:
+            is_compiled = "program.json" in file.namelist()
+        if is_compiled:
+            return aot.CompiledProgram.load(path)
+        import torch
+
+        source = torch.export.load(path)
+    return aot.compile(
+        source,
+        arguments.topology,
+        num_replicas=arguments.replicas,
+        num_partitions=arguments.partitions,
+        flags=dict(arguments.flag),
+    )
+
+
+def _flag(text: str) -> tuple[str, bool | int | float | str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
+    if value in ("true", "false"):
+        return name, value == "true"
+    for convert in (int, float):
+        try:
+            return name, convert(value)
+        except ValueError:
+            continue
+    return name, value
 
 
 def _print_table(name: str, program: aot.CompiledProgram) -> None:
@@ -69,11 +126,10 @@ def _print_table(name: str, program: aot.CompiledProgram) -> None:
 
 def _rows(program: aot.CompiledProgram) -> list[tuple[str, str]]:
     memory, topology = program.memory, program.topology
-    seconds = program.estimated_seconds
     peak = _bytes(memory.peak)
-    if topology.device_memory:
+    if memory.peak is not None and topology.device_memory:
         peak += f" of {_bytes(topology.device_memory)} ({memory.peak / topology.device_memory:.1%})"
-    return [
+    rows = [
         ("device", f"{topology.num_devices} x {topology.device_kind}"),
         ("peak memory", peak),
         ("arguments", _bytes(memory.arguments)),
@@ -83,12 +139,18 @@ def _rows(program: aot.CompiledProgram) -> list[tuple[str, str]]:
         ("generated code", _bytes(memory.generated_code)),
         ("floating-point operations", _scaled(program.flops, "FLOP")),
         ("bytes accessed", _bytes(program.bytes_accessed)),
-        ("estimated time", "not estimated" if seconds is None else _scaled(seconds, "s")),
+        ("estimated time", _scaled(program.estimated_seconds, "s")),
         ("compiled in", f"{program.compile_seconds:.2f} s"),
     ]
+    if program.parts_without_estimate:
+        rows.insert(-1, ("  of the parts that have one", _scaled(program.partial_seconds, "s")))
+    rows += [(f"no {figure}", reason) for figure, reason in program.unknown.items()]
+    return rows
 
 
-def _bytes(count: float) -> str:
+def _bytes(count: float | None) -> str:
+    if count is None:
+        return "not known"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -96,7 +158,9 @@ def _bytes(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-def _scaled(value: float, unit: str) -> str:
+def _scaled(value: float | None, unit: str) -> str:
+    if value is None:
+        return "not known"
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")):
         if value >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"

@@ -6,11 +6,22 @@ import itertools
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
 
 from torch_tpu import _C
-from torch_tpu.aot._program import CompiledProgram, Memory
-from torch_tpu.aot._topology import Topology, open_topology
+from torch_tpu.aot._program import CompiledProgram, Identity, Memory
+from torch_tpu.aot._run import content_of
+from torch_tpu.aot._topology import DEVICE_NAMES, Topology, device_topology, open_topology
+from torch_tpu.export import StableHLOProgram, to_stablehlo
+from torch_tpu.export._interface import Interface
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+Flags = Mapping[str, bool | int | float | str]
 
 _failures = itertools.count()
 
@@ -28,62 +39,175 @@ class CompileError(RuntimeError):
         self.path = path
 
 
-def compile_stablehlo(
-    text: str | bytes,
+class HasText(Protocol):
+    """What has a StableHLO program as text: of `torch.tpu.export`, or another tool's."""
+
+    @property
+    def text(self) -> str | bytes | Callable[[], str | bytes]: ...
+
+
+def compile(  # noqa: A001 - torch.tpu.aot.compile, as torch.compile
+    program: ExportedProgram | torch.nn.Module | Callable[..., Any] | HasText | str | bytes,
     topology: str = "v5e:2x2",
     *,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
     num_replicas: int = 1,
     num_partitions: int = 1,
-    flags: Mapping[str, bool | int | float | str] | None = None,
+    flags: Flags | None = None,
 ) -> CompiledProgram:
-    """Compiles a StableHLO program for TPUs, none of which need be attached.
+    """Compiles a model for TPUs, none of which need be attached, or for this process's device.
 
     Args:
-        text: The module, as text or bytecode.
-        topology: The kind and number of TPUs; see `topologies`.
+        program: What `torch.export.export` gave; a model or function, with example arguments; what
+            `torch.tpu.export.to_stablehlo` or `torch.tpu.compile_step` gave, or anything else that
+            has a StableHLO program as its ``text`` or gives it there; or the text.
+        topology: The kind and number of TPUs, see `topologies`. "device" is this process's own
+            device, with its own plugin; "cpu" the same, where that is a CPU's.
+        args: Example arguments of a model, or those whose sizes an exported program with dynamic
+            ones is compiled for.
+        kwargs: The same by name.
         num_replicas: How many devices run the program, each with data of its own.
         num_partitions: Over how many devices the compiler partitions the program.
         flags: XLA's flags for this program, e.g. ``{"xla_tpu_enable_latency_hiding_scheduler":
             True}``.
 
     Raises:
-        ImportError: libtpu is not installed.
+        ImportError: A TPU is named, and libtpu is not installed.
         ValueError: The topology is unknown or has too few devices.
         CompileError: The compiler refused the program.
+    """
+    text, interface, constants = _text_of(program, topology, args, kwargs)
+    compiler = _compiler(topology, num_replicas, num_partitions, dict(flags or {}))
+    return _compile(text, topology, compiler, num_replicas * num_partitions, interface, constants)
+
+
+def compile_stablehlo(
+    text: str | bytes,
+    topology: str = "v5e:2x2",
+    *,
+    num_replicas: int = 1,
+    num_partitions: int = 1,
+    flags: Flags | None = None,
+) -> CompiledProgram:
+    """Compiles a StableHLO program, as text or bytecode; see `compile`.
 
     Any number of threads may compile at once; other Python threads run meanwhile.
     """
-    compiler = open_topology(topology)
-    _check_devices(compiler, num_replicas, num_partitions)
-    start = time.perf_counter()
-    try:
-        program = compiler.compile(text, num_replicas, num_partitions, dict(flags or {}))
-    except _C.AotError as error:
-        raise _refused(text, topology, error) from None
-    seconds = time.perf_counter() - start
-    return CompiledProgram(
-        topology=Topology(
-            compiler.name, compiler.device_kind, compiler.num_devices, compiler.device_memory
-        ),
-        memory=Memory(**program.memory()),
-        costs=program.costs(),
-        num_outputs=program.num_outputs(),
-        compile_seconds=seconds,
-        _executable=program.serialize(),
+    return compile(
+        text,
+        topology,
+        num_replicas=num_replicas,
+        num_partitions=num_partitions,
+        flags=flags,
     )
 
 
-def _check_devices(compiler: _C.AotTopology, num_replicas: int, num_partitions: int) -> None:
+def _text_of(
+    program: Any, topology: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+) -> tuple[str | bytes, Interface | None, Mapping[str, torch.Tensor]]:
+    if isinstance(program, str | bytes):
+        return program, None, {}
+    if not isinstance(program, StableHLOProgram):
+        text = None if isinstance(program, torch.nn.Module) else getattr(program, "text", None)
+        text = text() if callable(text) else text
+        if isinstance(text, str | bytes):
+            return text, None, {}
+        on_cpu = topology in DEVICE_NAMES and _C.platform_name() != "tpu"
+        program = to_stablehlo(program, args, kwargs, platform="cpu" if on_cpu else "tpu")
+    return program.text, program.interface, program.constants
+
+
+class _Compiler(Protocol):
+    """Compiles a text; says for which devices, and what can run the result."""
+
+    def __call__(self, text: str | bytes) -> tuple[_C.AotProgram, Topology, Identity]: ...
+
+
+def _compiler(
+    topology: str, num_replicas: int, num_partitions: int, flags: dict[str, Any]
+) -> _Compiler:
+    if topology in DEVICE_NAMES:
+        own = device_topology(topology)
+        _check_devices(own, num_replicas, num_partitions, limit=1)
+        identity = Identity(**_C.device_identity())
+        return lambda text: (_C.compile_for_device(text, flags), own, identity)
+    handle = open_topology(topology)
+    absent = Topology(handle.name, handle.device_kind, handle.num_devices, handle.device_memory)
+    _check_devices(absent, num_replicas, num_partitions, limit=absent.num_devices)
+    return lambda text: (
+        handle.compile(text, num_replicas, num_partitions, flags),
+        absent,
+        Identity(handle.plugin, "tpu", handle.device_kind, ""),
+    )
+
+
+def _compile(
+    text: str | bytes,
+    name: str,
+    compiler: _Compiler,
+    num_devices: int,
+    interface: Interface | None,
+    constants: Mapping[str, torch.Tensor],
+) -> CompiledProgram:
+    start = time.perf_counter()
+    try:
+        program, topology, identity = compiler(text)
+    except _C.AotError as error:
+        raise _refused(text, name, error) from None
+    seconds = time.perf_counter() - start
+    memory = program.memory()
+    return CompiledProgram(
+        topology=topology,
+        memory=Memory(
+            peak=memory["peak"] or None,
+            arguments=memory["arguments"],
+            outputs=memory["outputs"],
+            aliased=memory["aliased"],
+            temporaries=memory["temporaries"],
+            generated_code=memory["generated_code"],
+        ),
+        costs=_costs(program),
+        num_outputs=program.num_outputs(),
+        compile_seconds=seconds,
+        num_devices=num_devices,
+        identity=identity,
+        interface=interface,
+        _executable=program.serialize(),
+        # Of a model on the device "meta", whose tensors have no values, figures are all there is.
+        _constants={
+            target: content_of(value)
+            for target, value in constants.items()
+            if value.device.type != "meta"
+        },
+    )
+
+
+def _costs(program: _C.AotProgram) -> dict[str, float]:
+    try:
+        return program.costs()
+    except _C.AotError as error:
+        if error.code != "UNIMPLEMENTED":
+            raise
+        return {}
+
+
+def _check_devices(topology: Topology, num_replicas: int, num_partitions: int, limit: int) -> None:
     if num_replicas < 1 or num_partitions < 1:
         raise ValueError(
             f"[aot] expected num_replicas and num_partitions of at least 1, got {num_replicas} and "
             f"{num_partitions}"
         )
-    if num_replicas * num_partitions > compiler.num_devices:
+    needed = num_replicas * num_partitions
+    if needed > limit:
+        what = (
+            f"{topology.name} has {limit}; choose a larger topology"
+            if topology.name not in DEVICE_NAMES
+            else f"for the topology {topology.name!r} a program runs on one"
+        )
         raise ValueError(
-            f"[aot] {num_replicas} replicas of {num_partitions} partitions need "
-            f"{num_replicas * num_partitions} devices, but {compiler.name} has "
-            f"{compiler.num_devices}; choose a larger topology"
+            f"[aot] {num_replicas} replicas of {num_partitions} partitions need {needed} devices, "
+            f"but {what}"
         )
 
 

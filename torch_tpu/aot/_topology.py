@@ -25,6 +25,10 @@ _SIZES = {
 _NAME = re.compile(r"(?P<kind>[a-z0-9]+):(?P<size>[1-9][0-9]*(x[1-9][0-9]*){1,2})(_(un)?twisted)?")
 
 
+#: What stands for this process's own device instead of a topology.
+DEVICE_NAMES = ("device", "cpu")
+
+
 @dataclass(frozen=True)
 class Topology:
     """A kind and number of TPUs."""
@@ -48,9 +52,22 @@ def topologies() -> tuple[str, ...]:
 
 
 def topology(name: str) -> Topology:
-    """What the compiler knows about a topology such as "v5e:2x2"."""
+    """What the compiler knows about a topology such as "v5e:2x2", or "device"."""
+    if name in DEVICE_NAMES:
+        return device_topology(name)
     handle = open_topology(name)
     return Topology(name, handle.device_kind, handle.num_devices, handle.device_memory)
+
+
+def device_topology(name: str) -> Topology:
+    """This process's own device, which is started."""
+    platform = _C.platform_name()
+    if name == "cpu" and platform != "cpu":
+        raise ValueError(
+            f"[aot] the topology 'cpu' is this process's own device where that is a CPU's, but "
+            f"here it is {_C.device_kind(0)} ({platform}); use 'device'"
+        )
+    return Topology(name, _C.device_kind(0), _C.device_count(), _C.total_memory(0))
 
 
 @functools.lru_cache(maxsize=64)
@@ -70,7 +87,8 @@ def open_topology(name: str) -> _C.AotTopology:
 def _expected(name: str) -> str:
     examples = "; ".join(f"{kind}:{', '.join(sizes)}" for kind, sizes in _SIZES.items())
     return (
-        f"[aot] expected a topology KIND:SIZE such as 'v5e:2x2' or 'tpu7x:2x2x1', got {name!r}. "
+        f"[aot] expected a topology KIND:SIZE such as 'v5e:2x2' or 'tpu7x:2x2x1', or 'device' for "
+        f"this process's own, got {name!r}. "
         f"Kinds and their usual sizes: {examples}"
     )
 

@@ -1,0 +1,127 @@
+#include "compile/loaded_program.h"
+
+#include <ATen/ops/zeros.h>
+
+#include "eager/copy.h"
+#include "eager/device_context.h"
+#include "eager/scalar_types.h"
+#include "runtime/runtime.h"
+#include "runtime/statistics.h"
+
+namespace torch_tpu::compile {
+
+using eager::Program;
+
+namespace {
+
+stablehlo::TensorType array_type(const LoadedProgram::Type& type) {
+  return {eager::to_element_type(type.dtype), type.sizes};
+}
+
+size_t nbytes_of(const LoadedProgram::Type& type) {
+  return runtime::intern_layout(array_type(type))->nbytes;
+}
+
+}  // namespace
+
+LoadedProgram::LoadedProgram(std::string name, std::string_view bytes, std::vector<Type> inputs,
+                             const std::vector<Type>& outputs, std::span<const Write> writes,
+                             int64_t random_count)
+    : name_(std::move(name)), inputs_(std::move(inputs)), outputs_(outputs) {
+  Program program;
+  for (size_t i = 0; i < inputs_.size(); ++i) {
+    // A slot for each, though two may be views of one storage.
+    program.parameters.push_back(
+        {Program::Parameter::Kind::kStorage, false, static_cast<uint32_t>(i)});
+  }
+  for (const Type& type : outputs_) {
+    const runtime::Layout* const layout = runtime::intern_layout(array_type(type));
+    program.outputs.push_back({layout, -1});
+    program.output_bytes += layout->nbytes;
+  }
+  for (const auto& [output, input] : writes) {
+    program.outputs.at(output).slot = static_cast<int>(input);
+    program.parameters.at(input).donated = nbytes_of(inputs_[input]) > 0;
+  }
+  if (random_count > 0) {
+    program.parameters.push_back({Program::Parameter::Kind::kRandom, false, 0});
+    program.random_count = random_count;
+  }
+  std::shared_ptr<pjrt::Executable> executable =
+      runtime::Runtime::get().client().deserialize(bytes);
+  TORCH_CHECK(executable->num_outputs() == outputs_.size(), "[aot] expected a program of ",
+              outputs_.size(), " outputs, the plugin found ", executable->num_outputs());
+  runtime::statistics().loads.fetch_add(1, std::memory_order_relaxed);
+  program.executable = std::make_shared<runtime::CompiledProgram>(std::string(), name_);
+  program.executable->set(std::move(executable), bytes.size(), 0);
+  program_ = std::make_shared<const Program>(std::move(program));
+}
+
+at::Tensor LoadedProgram::fit(size_t place, const at::Tensor& input, int device) const {
+  const Type& type = inputs_[place];
+  TORCH_CHECK(input.scalar_type() == type.dtype && input.sizes() == type.sizes, name_,
+              ": expected input ", place, " to be ", c10::toString(type.dtype),
+              at::IntArrayRef(type.sizes), ", got ", c10::toString(input.scalar_type()),
+              input.sizes());
+  if (eager::is_tpu(input)) {
+    TORCH_CHECK(input.device().index() == device, name_, ": expected all inputs on tpu:", device,
+                ", got input ", place, " on ", input.device());
+    const eager::Contents contents = eager::device_storage(input).contents();
+    if (contents.filled() && contents.layout->type == array_type(type) && input.is_contiguous() &&
+        input.storage_offset() == 0 && !input.is_conj() && !input.is_neg()) {
+      return input;
+    }
+  }
+  const auto strides = eager::row_major_strides(type.sizes);
+  at::Tensor fitting =
+      eager::make_tensor(nullptr, type.dtype, type.sizes, strides, 0, nbytes_of(type), device);
+  if (!eager::is_tpu(input)) {
+    eager::copy_(fitting, input, /*non_blocking=*/false);
+  } else if (input.numel() == 0) {  // there is no program to copy it
+    eager::copy_(fitting, at::zeros(type.sizes, type.dtype), /*non_blocking=*/false);
+  } else {
+    eager::copy_on_device(fitting, input);
+  }
+  return fitting;
+}
+
+std::vector<at::Tensor> LoadedProgram::operator()(const std::vector<at::Tensor>& inputs) const {
+  TORCH_CHECK(inputs.size() == inputs_.size(), name_, ": expected ", inputs_.size(),
+              " inputs, got ", inputs.size());
+  int device = -1;
+  for (const at::Tensor& t : inputs) {
+    if (device < 0 && eager::is_tpu(t)) device = t.device().index();
+  }
+  if (device < 0) device = eager::current_device();
+  std::vector<at::Tensor> fitting;
+  fitting.reserve(inputs.size());
+  for (size_t i = 0; i < inputs.size(); ++i) fitting.push_back(fit(i, inputs[i], device));
+  const eager::ScopedCallState state;
+  state->clear();
+  state->device = device;
+  for (const at::Tensor& t : fitting) {
+    eager::DeviceStorage& storage = eager::device_storage(t);
+    state->storages.push_back(&storage);
+    state->contents.push_back(storage.contents());
+  }
+  eager::BufferList buffers;
+  eager::launch(program_, *state, buffers);
+  std::vector<at::Tensor> outputs;
+  outputs.reserve(outputs_.size());
+  for (size_t i = 0; i < outputs_.size(); ++i) {
+    if (const int slot = program_->outputs[i].slot; slot >= 0) {
+      const auto place = static_cast<size_t>(slot);
+      at::Tensor written = inputs[place];
+      if (!written.is_same(fitting[place])) written.copy_(fitting[place]);
+      outputs.push_back(std::move(written));
+      continue;
+    }
+    const Type& type = outputs_[i];
+    outputs.push_back(eager::make_tensor(std::move(buffers[i]), type.dtype, type.sizes,
+                                         eager::row_major_strides(type.sizes), 0, nbytes_of(type),
+                                         device));
+  }
+  return outputs;
+}
+
+}  // namespace torch_tpu::compile

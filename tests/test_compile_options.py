@@ -1,0 +1,110 @@
+"""XLA's flags for the programs of torch.compile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import subprocess_python
+import torch
+
+from torch_tpu import tpu
+
+# Flags are a compiler's own; these are the CPU plugin's.
+needs_cpu = pytest.mark.skipif(
+    tpu.get_platform_name() != "cpu", reason="the flags are those of the CPU's compiler"
+)
+
+
+@pytest.fixture(autouse=True)
+def new_graphs() -> Iterator[None]:
+    yield
+    torch._dynamo.reset()
+
+
+@needs_cpu
+@pytest.mark.single_operators
+def test_flags_are_a_part_of_what_a_program_is(tmp_path: Path) -> None:
+    code = """
+        import torch
+
+        def function(x):
+            return x.sin() / 3 + x
+
+        x = torch.rand(5, device="tpu")
+        eager = function(x).cpu()
+        flags = {"xla_cpu_enable_fast_math": True}
+
+        def compile(**how):
+            torch._dynamo.reset()
+            before = torch.tpu.dispatch_stats()
+            y = torch.compile(function, **how)(x).cpu()
+            after = torch.tpu.dispatch_stats()
+            torch.testing.assert_close(y, eager)
+            return after["compiles"] - before["compiles"], after["loads"] - before["loads"]
+
+        out = [compile(backend="tpu"), compile(options={}), compile(options=dict(flags))]
+        with torch.tpu.compiler.custom_compiler_options(flags):
+            out += [compile(), compile(options={"xla_cpu_enable_fast_math": False})]
+        out += [compile(), torch.tpu.compiler.current_compiler_options()]
+        print(out)
+    """
+
+    def run() -> str:
+        return subprocess_python.run(
+            code,
+            TORCH_TPU_TIER2_COMPILATION_CACHE="disabled",
+            TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT=str(tmp_path),
+        )
+
+    new, known = "(1, 0)", "(0, 1)"
+    expected = ", ".join([new, known, new, known, new, known, "{}"])
+    assert run() == f"[{expected}]\n"
+    # Another process compiles nothing.
+    expected = expected.replace(new, known)
+    assert run() == f"[{expected}]\n"
+
+
+@needs_cpu
+@pytest.mark.parametrize("mode", list(tpu.EagerMode))
+def test_every_mode_and_the_backward_pass(mode: tpu.EagerMode) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x.exp() * x).sum()
+
+    expected = torch.rand(7, requires_grad=True)
+    x = expected.detach().to("tpu").requires_grad_()
+    with tpu.set_eager_mode(mode):
+        compiled = torch.compile(
+            function, backend="tpu", options={"xla_cpu_enable_fast_math": True}
+        )
+        compiled(x * 1).backward()
+        assert x.grad is not None
+        function(expected).backward()
+        torch.testing.assert_close(x.grad.cpu() + 0, expected.grad)
+
+
+@needs_cpu
+def test_flags_the_compiler_refuses() -> None:
+    x = torch.rand(5, device="tpu")
+    cases: list[tuple[dict[str, Any], str]] = [
+        (
+            {"xla_no_such_flag": 1},
+            r"\[compile options\] the compiler of cpu refuses .*xla_no_such_flag",
+        ),
+        (
+            {"xla_cpu_enable_fast_math": "perhaps"},
+            "xla_cpu_enable_fast_math = perhaps.*not a valid",
+        ),
+        ({"xla_cpu_enable_fast_math": [1]}, r"expected a bool, int, float or str .* got \[1\]"),
+    ]
+    for value, message in cases:
+        with pytest.raises(Exception, match=message):
+            torch.compile(torch.sin, backend="tpu", options=value)(x)
+        torch._dynamo.reset()
+        with (
+            pytest.raises((RuntimeError, TypeError), match=message),
+            tpu.compiler.custom_compiler_options(value),
+        ):
+            pass
