@@ -1,63 +1,97 @@
-"""``torch.compile`` without a backend: graphs of tpu tensors go to ours, others where they went.
+"""What PyTorch's compiler knows of the device before something is compiled.
 
+``torch.compile`` without a backend: graphs of tpu tensors go to ours, others where they went.
 PyTorch has a place for the default backend, but it is in ``torch._dynamo``, which takes seconds to
-import. So it is filled in when PyTorch itself imports that module.
+import. So it is filled in when PyTorch itself imports that module, and so are the others here.
 """
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import importlib.util
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-_REGISTRY = "torch._dynamo.backends.registry"
+from torch_tpu.compiler.on_import import when_imported
 
 
 def install() -> None:
-    """Make ``device_backend`` what ``torch.compile`` takes when no backend is named."""
-    registry = sys.modules.get(_REGISTRY)
-    if registry is not None:
-        _fill_in(registry)
-    else:
-        sys.meta_path.insert(0, _RegistryFinder())
+    """Make ``tpu_or_inductor`` what ``torch.compile`` takes when no backend is named."""
+    when_imported("torch._dynamo.backends.registry", _add_backends)
+    when_imported("torch._dynamo.device_interface", _add_device_interface)
+    when_imported("torch._dynamo.trace_rules", _add_trace_rules)
+    when_imported("torch._dynamo.variables.torch", _add_constants)
+    when_imported("torch._inductor.codegen.common", _add_refusal)
+    when_imported("torch._subclasses.fake_impls", _add_fake_kernels)
 
 
-def _fill_in(registry: ModuleType) -> None:
+def _add_backends(registry: ModuleType) -> None:
     registry.register_backend(tpu, name="tpu")
     # The user's choice stays.
     if registry.get_default_backend() == "inductor":
-        registry.set_default_backend(device_backend)
+        registry.set_default_backend(tpu_or_inductor)
 
 
-class _RegistryFinder(importlib.abc.MetaPathFinder):
-    """Finds the one module, as the other finders do, to add to what its import does."""
+def _add_device_interface(module: ModuleType) -> None:
+    """PyTorch registers the class of this name for "tpu" when it is first asked for one."""
+    from torch_tpu.compiler.device_interface import interface
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != _REGISTRY:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _RegistryLoader(spec.loader)
-        return spec
+    module.TpuInterface = interface(module.TpuInterface)  # type: ignore[attr-defined]
 
 
-class _RegistryLoader(importlib.abc.Loader):
-    def __init__(self, loader: importlib.abc.Loader) -> None:
-        self._loader = loader
+# Of torch.tpu: what does not change while a process runs, and what a compiled function has to be
+# compiled again for.
+_CONSTANTS = ("device_count", "is_available", "is_bf16_supported")
+_GUARDED = ("current_device", "is_initialized")
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
 
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        _fill_in(module)
+def _functions(names: tuple[str, ...]) -> dict[str, Any]:
+    from torch_tpu import tpu as module
+
+    found = {name: getattr(module, name, None) for name in names}
+    return {f"{f.__module__}.{f.__name__}": f for f in found.values() if f is not None}
+
+
+def _add_trace_rules(module: ModuleType) -> None:
+    """Dynamo calls these functions, and breaks graphs at others, instead of looking into them."""
+    module.add("torch_tpu.tpu")
+    names = _functions(_CONSTANTS + _GUARDED)
+    variable = module.TorchInGraphFunctionVariable
+    module.torch_name_rule_map.append(dict.fromkeys(names, variable))
+
+
+def _add_constants(module: ModuleType) -> None:
+    guarded = dict.fromkeys(_functions(_GUARDED).values())
+    module.constant_fold_functions_need_guards.update(guarded)
+    module.constant_fold_functions.update(guarded)
+    module.constant_fold_functions.update(dict.fromkeys(_functions(_CONSTANTS).values()))
+
+
+def _add_fake_kernels(module: ModuleType) -> None:
+    from torch_tpu.compiler import fake_kernels
+
+    fake_kernels.install(module)
+
+
+class _Refusal:
+    """Stands for inductor's code generators for the device, of which there are none."""
+
+    supports_caching = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.create()
+
+    @staticmethod
+    def create(*args: Any, **kwargs: Any) -> Any:
+        """What inductor calls of a wrapper's generator."""
+        raise RuntimeError(
+            "torch.compile: the backend 'inductor' has no code generator for tpu tensors; "
+            "use backend='tpu', or name no backend"
+        )
+
+
+def _add_refusal(module: ModuleType) -> None:
+    """In place of the generator that PyTorch would register, which needs another package."""
+    module.register_backend_for_device("tpu", _Refusal, _Refusal, _Refusal, _Refusal)
 
 
 def tpu(graph: Any, example_inputs: list[Any], **options: Any) -> Callable[..., Any]:
@@ -67,7 +101,7 @@ def tpu(graph: Any, example_inputs: list[Any], **options: Any) -> Callable[..., 
     return backend.tpu(graph, example_inputs, **options)
 
 
-def device_backend(
+def tpu_or_inductor(
     graph: Any,
     example_inputs: list[Any],
     *,
@@ -88,8 +122,10 @@ def _has_tpu_tensors(graph: Any, example_inputs: list[Any]) -> bool:
     import torch
 
     def on_device(value: object) -> bool:
+        if isinstance(value, list | tuple):
+            return any(on_device(entry) for entry in value)
         return isinstance(value, torch.Tensor) and value.device.type == "tpu"
 
-    return any(on_device(value) for value in example_inputs) or any(
+    return on_device(example_inputs) or any(
         on_device(node.meta.get("example_value")) for node in graph.graph.nodes
     )
