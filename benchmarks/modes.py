@@ -1,9 +1,10 @@
 """What fusing operators brings: DEFER_AND_FUSE beside strict mode, in one run.
 
-The two modes take turns on the same work; the table shows medians, and the median of the ratios
-of turns that followed each other, which holds on a busy machine too, where times do not. Then: the
-cost of recording an operator, the peak of live device bytes of a training step, and the number of
-distinct programs that a shallow and a deep model take.
+The two modes take turns on the same work, a few runs each, and a turn ends when the device has
+done all of it; the table shows medians, and the median of the ratios of turns that followed each
+other, which holds on a busy machine too, where times do not. Then: the cost of recording an
+operator, the peak of live device bytes of a training step and of its programs compiled for a TPU,
+and the number of distinct programs that a shallow and a deep model take.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ VOCABULARY = 512
 STRICT, FUSED = "strict", "fused"
 # Seconds between two turns.
 PAUSE = 0.05
+# Runs in a turn. More than one, because a step that has read its loss still computes gradients
+# while the next one begins.
+RUNS = 3
 
 # Does the work once and waits for its result.
 Work = Callable[[], None]
@@ -151,6 +155,10 @@ MEASURES = {
 }
 
 
+PARTS = ("recording", "memory", "hbm", "depth")
+TOPOLOGY = "v5e:2x2"
+
+
 def in_mode(mode: str) -> Any:
     """The context of a mode."""
     modes = torch.tpu.EagerMode  # type: ignore[attr-defined]
@@ -159,12 +167,14 @@ def in_mode(mode: str) -> Any:
 
 
 def compare(measure: Measure, rounds: int, warm: int) -> tuple[float, float, float]:
-    """Median seconds of strict and fused, and the median ratio of neighbouring turns."""
+    """Median seconds a run of strict and fused, and the median ratio of neighbouring turns."""
+    tpu = torch.tpu  # type: ignore[attr-defined]
     work = {mode: measure.make() for mode in (STRICT, FUSED)}
     for mode, run in work.items():
         with in_mode(mode):
             for _ in range(warm):
                 run()
+            tpu.synchronize()
     times: dict[str, list[float]] = {STRICT: [], FUSED: []}
     for turn in range(rounds):
         for mode in (STRICT, FUSED) if turn % 2 == 0 else (FUSED, STRICT):
@@ -172,8 +182,10 @@ def compare(measure: Measure, rounds: int, warm: int) -> tuple[float, float, flo
             time.sleep(PAUSE)
             with in_mode(mode):
                 started = time.perf_counter()
-                work[mode]()
-                times[mode].append(time.perf_counter() - started)
+                for _ in range(RUNS):
+                    work[mode]()
+                tpu.synchronize()
+                times[mode].append((time.perf_counter() - started) / RUNS)
     ratios = [s / f for s, f in zip(times[STRICT], times[FUSED], strict=True)]
     return (
         statistics.median(times[STRICT]),
@@ -249,6 +261,57 @@ def peak_bytes(mode: str) -> tuple[int, int]:
         return between, tpu.max_memory_allocated()
 
 
+@dataclass(frozen=True)
+class HbmUse:
+    """A training step's memory on a TPU in bytes, by the compiler and the arrays that are live."""
+
+    arrays: int
+    """The most at one time in arrays and in the temporary memory of a program."""
+    code: int
+    """Of all programs of the step: they stay loaded."""
+    peak: int
+    """The most at one time: a program's peak as the compiler reports it, its code included, and
+    the live arrays that are not its arguments."""
+
+
+def hbm_use(mode: str, topology: str) -> HbmUse:
+    """Compiles the programs of a training step for a TPU, and follows its memory through them.
+
+    Which arrays are live when a program starts is taken from a run on this machine's device.
+    Products have the precision that is the default of the device.
+    """
+    from torch_tpu import _C
+
+    tpu = torch.tpu  # type: ignore[attr-defined]
+    step = train_step(4, 256, 128, 4)
+    # As for a TPU: this machine's processor would get the passes written out.
+    _C.set_precision_emulated(False)
+    try:
+        with in_mode(mode), tpu.precision("medium"):
+            for _ in range(4):
+                step()
+            gc.collect()
+            tpu.synchronize()
+            with tpu.explain() as explanation:
+                step()
+                tpu.synchronize()
+    finally:
+        _C.set_precision_emulated(None)
+    compiled: dict[str, Any] = {}
+    arrays = peak = 0
+    for program in explanation.programs:
+        text = program.stablehlo
+        if text not in compiled:
+            compiled[text] = tpu.aot.compile_stablehlo(text, topology=topology).memory
+        memory = compiled[text]
+        if memory.peak is None:
+            raise RuntimeError(f"the compiler for {topology} does not tell the peak of a program")
+        results = memory.outputs - memory.aliased
+        arrays = max(arrays, program.live_bytes + results + memory.temporaries)
+        peak = max(peak, program.live_bytes - memory.arguments + memory.peak)
+    return HbmUse(arrays, sum(m.generated_code for m in compiled.values()), peak)
+
+
 def programs_of_depth(layers: int, width: int) -> tuple[int, int, int, float]:
     """Operators a step, distinct programs, programs dispatched, and compile seconds of 4 steps."""
     tpu = torch.tpu  # type: ignore[attr-defined]
@@ -285,12 +348,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--warm", type=int, default=4, help="runs before that (default: 4)")
     parser.add_argument(
         "--only",
-        choices=(*MEASURES, "recording", "memory", "depth"),
+        choices=(*MEASURES, *PARTS),
         action="append",
         help="run this part (may be repeated)",
     )
     options = parser.parse_args(arguments)
-    wanted = options.only or (*MEASURES, "recording", "memory", "depth")
+    wanted = options.only or (*MEASURES, *PARTS)
     warnings.simplefilter("ignore", torch_tpu.PerformanceWarning)
     torch.set_float32_matmul_precision("highest")
     print(f"torch {torch.__version__}, medians of {options.rounds} rounds\n", flush=True)
@@ -313,6 +376,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rows = [["live bytes, GPT 4 x 256, MiB", "between steps", "peak"]]
         for mode in (STRICT, FUSED):
             rows.append([mode, *(f"{n / 2**20:.1f}" for n in peak_bytes(mode))])
+        print_table(rows)
+    if "hbm" in wanted:
+        rows = [[f"compiled for {TOPOLOGY}, GPT 4 x 256, MiB", STRICT, FUSED]]
+        uses = [hbm_use(mode, TOPOLOGY) for mode in (STRICT, FUSED)]
+        rows.append(["arrays and temporaries", *(f"{u.arrays / 2**20:.1f}" for u in uses)])
+        rows.append(["code of all programs", *(f"{u.code / 2**20:.1f}" for u in uses)])
+        rows.append(["reported peak", *(f"{u.peak / 2**20:.1f}" for u in uses)])
         print_table(rows)
     if "depth" in wanted:
         rows = [["layers", "operators a step", "distinct programs", "dispatched", "compile s"]]

@@ -46,7 +46,13 @@ def on_a_terminal(seconds: str) -> str:
     terminal, stderr = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", code],
-        env={**os.environ, **ALONE, "TORCH_TPU_COMPILE_PROGRESS": seconds},
+        # The line of a fused program is cut off after the names of its operators.
+        env={
+            **os.environ,
+            **ALONE,
+            "TORCH_TPU_COMPILE_PROGRESS": seconds,
+            "TORCH_TPU_DEFER_AND_FUSE": "0",
+        },
         stdout=subprocess.DEVNULL,
         stderr=stderr,
     ) as process:

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <random>
+#include <unordered_map>
 
 #include "bindings/bindings.h"
 #include "eager/explain.h"
@@ -29,6 +30,7 @@ py::dict to_python(const eager::DispatchNote& note) {
   d["known"] = note.known;
   d["shared"] = note.shared;
   d["difference"] = note.difference;
+  d["live_bytes"] = note.live_bytes;
   d["compile_seconds"] = note.program->compile_seconds();
   d["from_cache"] = note.program->from_cache();
   d["failed"] = note.program->settled() && !note.program->ready();
@@ -119,8 +121,12 @@ void bind_fusion(py::module_& m) {
       "dispatch_notes",
       [](size_t from) {
         py::list out;
+        std::unordered_map<const runtime::CompiledProgram*, py::str> texts;  // each once
         for (const eager::DispatchNote& note : settled_notes(from)) {
-          out.append(to_python(note));
+          py::dict d = to_python(note);
+          d["stablehlo"] =
+              texts.try_emplace(note.program.get(), note.program->text()).first->second;
+          out.append(std::move(d));
         }
         return out;
       },

@@ -8,8 +8,10 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "eager/device_context.h"
 #include "eager/mode.h"
 #include "eager/signature_history.h"
+#include "runtime/memory.h"
 
 namespace torch_tpu::eager {
 
@@ -37,6 +39,7 @@ struct Notes {
       programs;  // that a signature has
 
   void add(DispatchNote note) {
+    note.live_bytes = runtime::memory_counters(current_device()).bytes.load();
     notes.push_back(std::move(note));
     if (notes.size() > kMaxNotes) {
       notes.pop_front();
@@ -245,6 +248,19 @@ void explain_call(const OperatorInfo& info, std::span<const c10::IValue> argumen
     note.difference = miss->difference;
     note.shared = miss->shared;
   }
+  Notes& n = all();
+  const std::lock_guard lock(n.mutex);
+  n.add(std::move(note));
+}
+
+void explain_compiled(const std::string& name, bool known,
+                      const runtime::CompiledProgramPtr& program) {
+  if (current_mode() == EagerMode::kDeferAndFuse) return;  // recorded: see explain_graph()
+  DispatchNote note;
+  note.reason = "a compiled graph";
+  note.calls = std::make_shared<const std::vector<std::string>>(1, name);
+  note.program = program;
+  note.known = known;
   Notes& n = all();
   const std::lock_guard lock(n.mutex);
   n.add(std::move(note));

@@ -22,6 +22,7 @@ struct DispatchNote {
   bool shared = false;     // not that, but another signature has the same program
   std::string difference;  // of a new one: to the nearest that was known
   runtime::CompiledProgramPtr program;
+  int64_t live_bytes = 0;  // on the current device, before it was dispatched
 };
 
 // Notes are taken from the first start to the last stop; both nest.
@@ -44,6 +45,10 @@ Miss note_miss(const OperatorInfo& info, std::span<const c10::IValue> arguments,
 // while explaining().
 void explain_call(const OperatorInfo& info, std::span<const c10::IValue> arguments,
                   const ProgramPtr& program, const Miss* miss);
+
+// A compiled graph, before it is run, by its name. Asked only while explaining().
+void explain_compiled(const std::string& name, bool known,
+                      const runtime::CompiledProgramPtr& program);
 
 // A fused graph as it is compared with others.
 struct GraphForm {

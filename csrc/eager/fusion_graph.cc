@@ -7,6 +7,7 @@
 #include <deque>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "eager/device_context.h"
 #include "eager/explain.h"
@@ -56,7 +57,8 @@ struct StructureHash {
 
 struct Fused {
   runtime::CompiledProgramPtr program;
-  uint64_t last_used = 0;  // counted in graphs
+  std::vector<int64_t> taken_over;  // inputs, where nobody else holds them
+  uint64_t last_used = 0;           // counted in graphs
 };
 using FusedTable = std::unordered_map<Structure, Fused, StructureHash>;
 
@@ -330,29 +332,29 @@ class Graph {
       batch.outputs.push_back(std::move(values[i]));
     }
     if (batch.outputs.empty()) return;
-    const std::vector<sh::ComposedAlias> aliases = find_aliases(batch);
     for (const uint32_t v : what->live) add_word(v);
-    for (const sh::ComposedAlias& a : aliases) {
-      add_word(uint64_t{a.parameter} << 32 | a.result);
-      batch.donated.push_back(a.parameter);
-    }
+    // What becomes of them follows from the rest, so that it is worked out once.
+    const std::vector<uint32_t> given_up = inputs_given_up(batch);
+    for (const uint32_t i : given_up) add_word(uint64_t{i} << 32);
     structure_.push_back(hash_);
-    bool known = true;
     const auto it = fused_.try_emplace(structure_).first;
-    it->second.last_used = number_;
-    if (!it->second.program) {
-      known = false;
-      try {
+    Fused& fused = it->second;
+    fused.last_used = number_;
+    const bool known = fused.program != nullptr;
+    try {
+      if (!known) {
         injected_failure(GraphStep::kCompose);
-        it->second.program = runtime::prepare(compose(batch, *what, aliases), describe(*what));
-        batch.program = it->second.program;
-      } catch (...) {
-        // Then the operators are run one by one, as when running fails.
-        fused_.erase(it);
-        batch.program = runtime::CompiledProgram::failed(describe(*what), std::current_exception());
+        const std::vector<sh::ComposedAlias> aliases = find_aliases(batch, *what, given_up);
+        fused.taken_over.clear();
+        for (const sh::ComposedAlias& a : aliases) fused.taken_over.push_back(a.parameter);
+        fused.program = runtime::prepare(compose(batch, *what, aliases), describe(*what));
       }
-    } else {
-      batch.program = it->second.program;
+      batch.program = fused.program;
+      batch.donated = fused.taken_over;
+    } catch (...) {
+      // Then the operators are run one by one, as when running fails.
+      fused_.erase(it);
+      batch.program = runtime::CompiledProgram::failed(describe(*what), std::current_exception());
     }
     explain_graph(reason, known, hash_, batch.program, [&] { return form_of(*what, batch); });
     if (fused_.size() > max_graphs()) evict(fused_);
@@ -362,23 +364,72 @@ class Graph {
     };
   }
 
-  // Inputs that only the graph holds and results of the same type, matched in order.
-  static std::vector<sh::ComposedAlias> find_aliases(const runtime::Batch& batch) {
-    std::unordered_map<const runtime::Layout*, std::vector<uint32_t>> results;
-    for (size_t i = batch.outputs.size(); i-- > 0;) {
-      const runtime::Layout* layout = batch.outputs[i]->layout();
-      if (layout->numel > 0) results[layout].push_back(static_cast<uint32_t>(i));
+  // Inputs that only the graph holds, of a result's type. What is queued before it will have let
+  // go: it must not make another program.
+  static std::vector<uint32_t> inputs_given_up(const runtime::Batch& batch) {
+    std::unordered_set<const runtime::Layout*> wanted;
+    for (const runtime::DeviceBufferPtr& output : batch.outputs) {
+      if (output->layout()->numel > 0) wanted.insert(output->layout());
     }
-    std::vector<sh::ComposedAlias> aliases;
+    std::vector<uint32_t> out;
     for (size_t i = 0; i < batch.inputs.size(); ++i) {
-      // What is queued before this graph will have let go: it must not make another program.
       const runtime::DeviceBufferPtr& input = batch.inputs[i];
       if (input.use_count() - input->queued().load() > 1) continue;
-      const auto it = results.find(batch.inputs[i]->layout());
-      if (it == results.end() || it->second.empty()) continue;
-      aliases.push_back({static_cast<uint32_t>(i), it->second.back()});
-      it->second.pop_back();
+      if (wanted.contains(input->layout())) out.push_back(static_cast<uint32_t>(i));
     }
+    return out;
+  }
+
+  // Which input's memory becomes which result's: first that of the value a result replaced in
+  // place, then any of its type that is not read after the result was computed. Otherwise the
+  // compiler would copy the input first.
+  static std::vector<sh::ComposedAlias> find_aliases(const runtime::Batch& batch,
+                                                     const Replay& what,
+                                                     std::span<const uint32_t> given_up) {
+    constexpr uint32_t kNone = ~uint32_t{0};
+    std::vector<uint32_t> replaced, made_by;  // of each value: an input or kNone, its call
+    std::vector<uint32_t> last_read(batch.inputs.size(), 0);
+    for (uint32_t c = 0; c < what.calls.size(); ++c) {
+      const Program& program = *what.calls[c].program;
+      const uint32_t* const operands = what.operands.data() + what.calls[c].first_operand;
+      std::unordered_map<int, uint32_t> origins;  // of the storages it writes
+      for (size_t k = 0; k < program.parameters.size(); ++k) {
+        const uint32_t index = operands[k] >> 1;
+        if (!is_value(operands[k])) last_read[index] = c;
+        if (!program.parameters[k].donated) continue;
+        origins.emplace(static_cast<int>(program.parameters[k].index),
+                        is_value(operands[k]) ? replaced[index] : index);
+      }
+      for (const Program::Output& o : program.outputs) {
+        const auto origin = origins.find(o.slot);
+        replaced.push_back(origin == origins.end() ? kNone : origin->second);
+        made_by.push_back(c);
+      }
+    }
+    std::vector<bool> free_input(batch.inputs.size(), false);
+    for (const uint32_t i : given_up) free_input[i] = true;
+    std::vector<sh::ComposedAlias> aliases;
+    std::unordered_map<const runtime::Layout*, std::deque<uint32_t>> others;  // results
+    for (uint32_t r = 0; r < batch.outputs.size(); ++r) {
+      const uint32_t i = replaced[what.live[r]];
+      const runtime::Layout* const layout = batch.outputs[r]->layout();
+      if (i != kNone && free_input[i] && batch.inputs[i]->layout() == layout) {
+        free_input[i] = false;
+        aliases.push_back({i, r});
+      } else {
+        others[layout].push_back(r);
+      }
+    }
+    for (const uint32_t i : given_up) {
+      const auto it = free_input[i] ? others.find(batch.inputs[i]->layout()) : others.end();
+      if (it == others.end()) continue;
+      const auto result = std::ranges::find_if(
+          it->second, [&](uint32_t r) { return made_by[what.live[r]] >= last_read[i]; });
+      if (result == it->second.end()) continue;
+      aliases.push_back({i, *result});
+      it->second.erase(result);
+    }
+    std::ranges::sort(aliases, {}, &sh::ComposedAlias::parameter);
     return aliases;
   }
 
@@ -495,6 +546,8 @@ const char* to_string(CutReason reason) {
       return "the graph became large";
     case CutReason::kMode:
       return "the mode changed";
+    case CutReason::kAlone:
+      return "a program that runs by itself came";
   }
   return "";
 }

@@ -21,6 +21,7 @@ enum class CutReason : uint8_t {
   kRepetition,   // a piece of the graph has come twice in a row
   kSize,         // it has become large
   kMode,         // the mode changed
+  kAlone,        // a program comes that cannot be a part of another
 };
 const char* to_string(CutReason);
 

@@ -313,6 +313,7 @@ void execute(const Program& program, const CallState& state, BufferList& results
   for (size_t i = 0; i < outputs.size(); ++i) {
     results.push_back(std::make_shared<const runtime::DeviceBuffer>(
         pjrt::Buffer::adopt(rt.client().api(), outputs[i]), program.outputs[i].layout, device));
+    results.back()->maker() = program.id;
   }
   for (size_t i = 0; i < results.size(); ++i) {
     const int slot = program.outputs[i].slot;
@@ -329,7 +330,12 @@ void launch(const ProgramPtr& shared, const CallState& state, BufferList& result
   if (DryRun* const run = DryRun::current()) [[unlikely]] {
     run->run(program, state, results);
   } else if (mode == EagerMode::kDeferAndFuse) {
-    record_call(shared, state, results);
+    if (program.executable->composable()) [[likely]] {
+      record_call(shared, state, results);
+    } else {
+      flush_graph(state.device, CutReason::kAlone);
+      enqueue_call(shared, state, results);
+    }
   } else if ((program.executable->ready() && runtime::queue_is_empty(state.device)) ||
              mode == EagerMode::kDeferNeverAndLaunchBlocking) [[likely]] {
     execute(program, state, results);

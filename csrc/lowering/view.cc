@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lowering/platform.h"
+
 namespace torch_tpu::lowering {
 
 namespace sh = stablehlo;
@@ -183,11 +185,99 @@ Value cut(Value digits, const Box& box, const Values& origin) {
                           : sh::slice(whole, Dims(box.step.size(), 0), box.span(), box.step);
 }
 
-// The base (in the shape of its digits) with `part`, as cut() gives it, in place.
-Value paste(Value digits, Value part, const Box& box, const Values& origin) {
+// Whether the digits divide the base's dimensions; then, for each dimension, how many they are.
+std::optional<std::vector<size_t>> digits_of_dims(const Dims& base, const Dims& radix) {
+  std::vector<size_t> counts;
+  size_t digit = 0;
+  for (const int64_t d : base) {
+    const size_t first = digit;
+    int64_t covered = 1;
+    while (covered < d && digit < radix.size()) covered *= radix[digit++];
+    if (covered != d) return std::nullopt;
+    counts.push_back(digit - first);
+  }
+  while (digit < radix.size() && radix[digit] == 1) ++digit;
+  return digit == radix.size() ? std::optional(counts) : std::nullopt;
+}
+
+// The box's part of the base in the shape of its digits, cut from the base's own dimensions: as a
+// third of a linear layer's output is, which holds queries, keys and values. Dividing a dimension
+// moves its data on a TPU; this way only what is wanted is moved. Null where the box is no box of
+// the base's dimensions too.
+std::optional<Value> cut_before_dividing(Value base, const Box& box) {
+  if (!box.unit_steps()) return std::nullopt;
+  // Dimensions that were only joined to make the base.
+  const auto* made = base.builder().rearrangement(base);
+  if (made && made->permutation.empty() && made->operand.rank() > base.rank()) {
+    if (const auto part = cut_before_dividing(made->operand, box)) return part;
+  }
+  const auto counts = digits_of_dims(base.dims(), box.radix);
+  if (!counts) return std::nullopt;
+  Dims start, limit;
+  size_t digit = 0;
+  for (size_t dim = 0; dim < counts->size(); ++dim) {
+    int64_t from = 0, to = 1;
+    for (size_t i = 0; i < (*counts)[dim]; ++i, ++digit) {
+      const int64_t radix = box.radix[digit];
+      if (to - from == 1) {
+        to = from * radix + box.limit[digit];
+        from = from * radix + box.start[digit];
+      } else if (box.start[digit] == 0 && box.limit[digit] == radix) {
+        from *= radix;
+        to *= radix;
+      } else {
+        return std::nullopt;
+      }
+    }
+    start.push_back(from);
+    limit.push_back(to);
+  }
+  return sh::slice(base, start, limit);
+}
+
+// (size, stride) of what is more than one element long, each as far as it goes.
+std::vector<std::pair<int64_t, int64_t>> joined_steps(const Dims& sizes, const Dims& radix) {
+  std::vector<std::pair<int64_t, int64_t>> steps;  // the smallest stride first
+  int64_t stride = 1;
+  for (size_t i = sizes.size(); i-- > 0; stride *= radix[i]) {
+    if (sizes[i] == 1) continue;
+    if (!steps.empty() && steps.back().first * steps.back().second == stride) {
+      steps.back().first *= sizes[i];
+    } else {
+      steps.emplace_back(sizes[i], stride);
+    }
+  }
+  return steps;
+}
+
+// The box in the dimensions `dims` of the base, if it is one there too.
+std::optional<Box> in_dims(const Dims& dims, const Box& box) {
+  if (!box.unit_steps()) return std::nullopt;
+  int64_t first = 0, last = 0, weight = 1;
+  for (size_t i = box.radix.size(); i-- > 0; weight *= box.radix[i]) {
+    first += box.start[i] * weight;
+    last += (box.limit[i] - 1) * weight;
+  }
+  Box own;
+  own.radix = dims;
+  own.start = own.limit = own.step = Dims(dims.size(), 1);
+  for (size_t i = dims.size(); i-- > 0; first /= dims[i], last /= dims[i]) {
+    own.start[i] = first % dims[i];
+    own.limit[i] = last % dims[i] + 1;
+    if (own.limit[i] <= own.start[i]) return std::nullopt;
+  }
+  if (joined_steps(own.extent(), dims) != joined_steps(box.extent(), box.radix)) {
+    return std::nullopt;
+  }
+  return own;
+}
+
+// The base (in the shape of its digits) with `part`, as cut() gives it, in place. `chosen`: each
+// element is chosen from one of the two, so that nothing can be updated before it is read.
+Value paste(Value digits, Value part, const Box& box, const Values& origin, bool chosen = false) {
   sh::Builder& b = digits.builder();
   if (box.extent() == box.radix) return part;
-  if (box.unit_steps()) {
+  if (box.unit_steps() && !chosen) {
     Values start = origin;
     if (start.empty()) {
       for (const int64_t s : box.start) start.push_back(sh::scalar(b, ElementType::kS32, s));
@@ -213,7 +303,9 @@ Value paste(Value digits, Value part, const Box& box, const Values& origin) {
 }
 
 Value read_box(Value base, const Box& box, const ViewSpec& view, const Values& origin = {}) {
-  Value v = cut(reshape_if(base, box.radix), box, origin);
+  std::optional<Value> part;
+  if (origin.empty() && box.extent() != box.radix) part = cut_before_dividing(base, box);
+  Value v = part ? *part : cut(reshape_if(base, box.radix), box, origin);
   v = reshape_if(v, box.kept);
   v = transpose_if(v, to_view_order(box));
   Dims mapping = box.view_dims;
@@ -234,8 +326,17 @@ Value write_box(Value base, const Box& box, Value update, const Values& origin =
     inverse[static_cast<size_t>(perm[i])] = static_cast<int64_t>(i);
   }
   Value v = transpose_if(reshape_if(update, in_view_order), inverse);
+  // Without a reshape where it can be: XLA for CPUs may update the reshaped base in place although
+  // the update is computed, in the same loop, from other elements of the base itself.
+  if (origin.empty() && box.extent() != box.radix) {
+    if (const std::optional<Box> own = in_dims(base.dims(), box)) {
+      return paste(base, reshape_if(v, own->extent()), *own, {});
+    }
+  }
   v = reshape_if(v, box.extent());
-  return reshape_if(paste(reshape_if(base, box.radix), v, box, origin), base.dims());
+  const bool chosen = origin.empty() && box.radix != base.dims() &&
+                      CompilingFor::platform() == Platform::kCpu;
+  return reshape_if(paste(reshape_if(base, box.radix), v, box, origin, chosen), base.dims());
 }
 
 // Of elements that share a place, the first is written (PyTorch refuses such writes earlier).

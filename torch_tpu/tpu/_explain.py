@@ -23,6 +23,8 @@ class DispatchNote(TypedDict):
     failed: bool
     difference: str
     compile_seconds: float
+    live_bytes: int
+    stablehlo: str
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,10 @@ class Dispatched:
     """Where a new signature first differs from the nearest known; empty when nothing is near."""
     compile_seconds: float
     """What the compiler took for the program; 0 when it was not asked."""
+    live_bytes: int
+    """Bytes of the current device's memory that were in use before it was dispatched."""
+    stablehlo: str = field(repr=False)
+    """The program itself."""
 
     @property
     def origin(self) -> str:
@@ -128,6 +134,8 @@ class explain:  # noqa: N801 - called like a function
                     failed=note["failed"],
                     difference=note["difference"],
                     compile_seconds=note["compile_seconds"],
+                    live_bytes=note["live_bytes"],
+                    stablehlo=note["stablehlo"],
                 )
             )
 
