@@ -8,7 +8,8 @@
 
 namespace {
 
-// The leading sizes agree, but for key and value heads that several query heads share.
+// The leading sizes agree, but for key and value heads that several query heads share. Sizes may be
+// symbols: no more is asked of them than must hold.
 bool fits_fused(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                 bool grouped) {
   const int64_t rank = query.dim();
@@ -19,10 +20,15 @@ bool fits_fused(const at::Tensor& query, const at::Tensor& key, const at::Tensor
       !query.is_floating_point()) {
     return false;
   }
-  if (rank == 4 && (query.size(0) != key.size(0) || query.size(0) != value.size(0))) return false;
-  const int64_t heads = query.size(-3), key_heads = key.size(-3);
-  if (key_heads != value.size(-3)) return false;
-  if (query.size(-1) != key.size(-1) || key.size(-2) != value.size(-2)) return false;
+  if (rank == 4 &&
+      (query.sym_size(0) != key.sym_size(0) || query.sym_size(0) != value.sym_size(0))) {
+    return false;
+  }
+  const c10::SymInt heads = query.sym_size(-3), key_heads = key.sym_size(-3);
+  if (key_heads != value.sym_size(-3)) return false;
+  if (query.sym_size(-1) != key.sym_size(-1) || key.sym_size(-2) != value.sym_size(-2)) {
+    return false;
+  }
   return grouped ? key_heads > 0 && heads % key_heads == 0 : key_heads == heads;
 }
 
