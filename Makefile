@@ -52,6 +52,7 @@ test: $(DONE)/package ## set everything up and run the C++ and the Python tests
 # What does not depend on the mode, or sets it itself, is left out.
 OTHER_MODES := --ignore=tests/test_aot.py --ignore=tests/test_cache_command.py \
   --ignore=tests/test_compilation_cache.py --ignore=tests/test_conformance.py \
+  --ignore=tests/test_compile_conformance.py --ignore=tests/test_compile_models.py \
   --ignore=tests/test_warmup.py --ignore=tests/test_modes.py --ignore=tests/test_debug_mode.py \
   --ignore=tests/test_deferred.py --ignore=tests/test_explain.py
 .PHONY: test-debug

@@ -58,7 +58,7 @@ class Model:
 
     cls: str
     config: Callable[[], Any]
-    inputs: Callable[[], dict[str, torch.Tensor]] = text_inputs
+    inputs: Callable[[], dict[str, Any]] = text_inputs
     generates: bool = True
 
 
