@@ -20,7 +20,7 @@ def load() -> None:
 
     torch.utils.rename_privateuse1_backend("tpu")
 
-    from torch_tpu import _C, _backend, aot, decompositions, plugins, remote_cache, tpu
+    from torch_tpu import _C, _backend, aot, decompositions, export, plugins, remote_cache, tpu
     from torch_tpu.compiler import default
     from torch_tpu.tpu import _precision
 
@@ -39,6 +39,9 @@ def load() -> None:
     sys.modules["torch.tpu.compilation_cache"] = tpu.compilation_cache
     sys.modules["torch.tpu.debug"] = tpu.debug
     sys.modules["torch.tpu.aot"] = aot
+    sys.modules["torch.tpu.optimizers"] = tpu.optimizers
+    sys.modules["torch.tpu.export"] = export
+    sys.modules["torch.tpu.compiler"] = tpu.compiler
     setattr(torch.backends, "tpu", _backend)  # noqa: B010 - torch does not declare it
     default.install()
     # The last one registered runs first.

@@ -13,5 +13,7 @@ void bind_cache(pybind11::module_& m);
 void bind_precision(pybind11::module_& m);
 void bind_aot(pybind11::module_& m);
 void bind_compile(pybind11::module_& m);
+void bind_compile_step(pybind11::module_& m);
+void bind_export(pybind11::module_& m);
 
 }  // namespace torch_tpu::bindings

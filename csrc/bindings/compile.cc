@@ -3,8 +3,11 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
+#include "bindings/options.h"
 #include "compile/compiled_graph.h"
+#include "compile/control_flow.h"
 #include "eager/dispatch.h"
+#include "eager/trace.h"
 
 namespace py = pybind11;
 
@@ -18,6 +21,8 @@ using Values = CompiledGraph::Values;
 c10::IValue from_python(PyObject* object) {
   if (THPVariable_Check(object)) return THPVariable_Unpack(object);
   if (object == Py_None) return {};
+  if (PyBool_Check(object)) return object == Py_True;
+  if (PyFloat_Check(object)) return PyFloat_AS_DOUBLE(object);
   const int64_t number = PyLong_AsLongLong(object);
   if (number == -1 && PyErr_Occurred()) throw py::error_already_set();
   return number;
@@ -28,6 +33,8 @@ py::object to_python(c10::IValue value) {
     return py::reinterpret_steal<py::object>(THPVariable_Wrap(std::move(value).toTensor()));
   }
   if (value.isNone()) return py::none();
+  if (value.isBool()) return py::bool_(value.toBool());
+  if (value.isDouble()) return py::float_(value.toDouble());
   return py::int_(value.toInt());
 }
 
@@ -65,16 +72,55 @@ CompiledGraph::Body body_from(py::object function) {
   };
 }
 
+// The functions for the bodies of control flow: called inside of a CompiledGraph's body.
+void bind_control_flow(py::module_& m) {
+  m.def(
+      "trace_cond",
+      [](const at::Tensor& predicate, py::object on_true, py::object on_false,
+         const py::list& operands) {
+        return list_from(compile::cond(predicate, body_from(std::move(on_true)),
+                                       body_from(std::move(on_false)), values_from(operands)));
+      },
+      py::arg("predicate"), py::arg("on_true"), py::arg("on_false"), py::arg("operands"));
+  m.def(
+      "trace_while_loop",
+      [](py::object condition, py::object body, const py::list& carried, const py::list& others) {
+        return list_from(compile::while_loop(body_from(std::move(condition)),
+                                             body_from(std::move(body)), values_from(carried),
+                                             values_from(others)));
+      },
+      py::arg("condition"), py::arg("body"), py::arg("carried"), py::arg("others"));
+  m.def(
+      "trace_scan",
+      [](py::object body, const py::list& carried, const py::list& slices, const py::list& others) {
+        return list_from(compile::scan(body_from(std::move(body)), values_from(carried),
+                                       values_from(slices), values_from(others)));
+      },
+      py::arg("body"), py::arg("carried"), py::arg("slices"), py::arg("others"));
+  m.def("trace_random_position", &compile::random_position, py::arg("device"));
+  m.def(
+      "trace_at_random_position",
+      [](const at::Tensor& position, py::object body, const py::list& inputs) {
+        return list_from(
+            compile::at_random_position(position, body_from(std::move(body)), values_from(inputs)));
+      },
+      py::arg("position"), py::arg("body"), py::arg("inputs"));
+  m.def("is_tracing", [] { return eager::Trace::current() != nullptr; });
+}
+
 }  // namespace
 
 void bind_compile(py::module_& m) {
+  bind_control_flow(m);
   py::class_<CompiledGraph, std::shared_ptr<CompiledGraph>>(m, "CompiledGraph")
       .def(py::init([](std::string name, py::object body, const py::list& constants,
-                       std::vector<bool> on_host) {
+                       std::vector<bool> on_host, const py::dict& options) {
              return std::make_shared<CompiledGraph>(std::move(name), body_from(std::move(body)),
-                                                    values_from(constants), std::move(on_host));
+                                                    values_from(constants), std::move(on_host),
+                                                    options_from(options));
            }),
-           py::arg("name"), py::arg("body"), py::arg("constants"), py::arg("on_host"))
+           py::arg("name"), py::arg("body"), py::arg("constants"), py::arg("on_host"),
+           py::arg("options") = py::dict())
       .def(
           "__call__",
           [](CompiledGraph& graph, const py::list& inputs) {

@@ -23,7 +23,10 @@ std::optional<std::string> wait_for(runtime::CompiledProgram& program) {
 }
 
 bool is_hollow(const at::Tensor& tensor) {
-  if (!eager::is_tpu(tensor) || !tensor.has_storage()) return false;
+  // PyTorch's fake tensors are of the device, but have no storage there.
+  if (!eager::is_tpu(tensor) || !tensor.has_storage() || !tensor.storage().data_ptr().get()) {
+    return false;
+  }
   const runtime::DeviceBufferPtr buffer = eager::device_storage(tensor).buffer();
   return buffer && buffer->is_hollow();
 }

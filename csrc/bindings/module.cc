@@ -16,4 +16,6 @@ PYBIND11_MODULE(_C, m) {
   torch_tpu::bindings::bind_precision(m);
   torch_tpu::bindings::bind_aot(m);
   torch_tpu::bindings::bind_compile(m);
+  torch_tpu::bindings::bind_compile_step(m);
+  torch_tpu::bindings::bind_export(m);
 }

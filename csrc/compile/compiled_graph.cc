@@ -7,9 +7,11 @@
 
 #include "eager/compile_program.h"
 #include "eager/device_context.h"
+#include "eager/dry_run.h"
+#include "eager/explain.h"
 #include "eager/program_trace.h"
 #include "eager/scalar_types.h"
-#include "runtime/statistics.h"
+#include "runtime/compile_service.h"
 
 namespace torch_tpu::compile {
 
@@ -66,10 +68,11 @@ class Outputs {
 }  // namespace
 
 CompiledGraph::CompiledGraph(std::string name, Body body, Values constants,
-                             std::vector<bool> on_host)
+                             std::vector<bool> on_host, pjrt::Options options)
     : name_(std::move(name)),
       body_(std::move(body)),
       on_host_(std::move(on_host)),
+      options_(std::move(options)),
       constants_(std::move(constants)) {}
 
 size_t CompiledGraph::num_programs() const {
@@ -153,7 +156,9 @@ CompiledGraph::SpecializationPtr CompiledGraph::specialize(const Values& inputs,
     eager::notice_precision(precision);
   }
   if (!outputs.values().empty()) {
-    program.executable = eager::compile_program(trace.builder().finish(outputs.values()), name_);
+    if (!options_.empty()) runtime::check_options(options_);
+    program.executable =
+        eager::compile_program(trace.builder().finish(outputs.values()), name_, options_);
   }
   out->program = std::make_shared<const Program>(std::move(program));
   return out;
@@ -207,7 +212,25 @@ CompiledGraph::Values CompiledGraph::bind(const Specialization& specialization,
   return out;
 }
 
+CompiledGraph::Values CompiledGraph::inside(Values inputs) {
+  const auto check = [&](const c10::IValue& value) {
+    if (value.isTensor() && value.toTensor().defined() && !eager::is_tpu(value.toTensor())) {
+      throw eager::TraceAborted(name_ + " takes a tensor on the CPU");
+    }
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    inputs.insert(inputs.end(), constants_.begin(), constants_.end());
+  }
+  for (const c10::IValue& value : inputs) check(value);
+  if (std::find(on_host_.begin(), on_host_.end(), true) != on_host_.end()) {
+    throw eager::TraceAborted(name_ + " gives a tensor on the CPU");
+  }
+  return body_(inputs);
+}
+
 CompiledGraph::Values CompiledGraph::operator()(Values inputs) {
+  if (eager::Trace::current()) return inside(std::move(inputs));
   int device = -1;
   bool host = false;
   for (const c10::IValue& value : inputs) {
@@ -242,13 +265,17 @@ CompiledGraph::Values CompiledGraph::operator()(Values inputs) {
   const eager::ScopedCallState state;
   eager::gather_values(inputs, *state);
   SpecializationPtr specialization = find(state->key);
-  if (!specialization) {
+  const bool known = specialization != nullptr;
+  if (!known) {
     specialization = specialize(inputs, *state);
     const std::lock_guard lock(mutex_);
     known_.insert(known_.begin(), specialization);
   }
   eager::BufferList buffers;
   if (specialization->program->executable) {
+    if (eager::explaining() && !eager::DryRun::current()) [[unlikely]] {
+      eager::explain_compiled(name_, known, specialization->program->executable);
+    }
     eager::launch(specialization->program, *state, buffers);
   }
   Values out = bind(*specialization, *state, std::move(buffers), inputs);

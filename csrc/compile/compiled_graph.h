@@ -22,8 +22,9 @@ class CompiledGraph {
   using Body = std::function<Values(const Values& inputs)>;
 
   // `name` is for messages and dumps. The inputs of a call are followed by `constants`.
-  // `on_host[i]`: result i is to be a CPU tensor.
-  CompiledGraph(std::string name, Body body, Values constants, std::vector<bool> on_host);
+  // `on_host[i]`: result i is to be a CPU tensor. `options` are XLA's flags for its programs.
+  CompiledGraph(std::string name, Body body, Values constants, std::vector<bool> on_host,
+                pjrt::Options options);
 
   // Runs the graph. CPU tensors among the inputs are copied to the device, and back when the graph
   // writes to them. Throws what `body` throws when the signature is new.
@@ -57,6 +58,8 @@ class CompiledGraph {
   };
   using SpecializationPtr = std::shared_ptr<const Specialization>;
 
+  // As a part of the program that is being traced on this thread (see step_trace.h).
+  Values inside(Values inputs);
   SpecializationPtr find(std::span<const uint64_t> key) const;
   SpecializationPtr specialize(const Values& inputs, const eager::CallState& state) const;
   Values bind(const Specialization& specialization, const eager::CallState& state,
@@ -65,6 +68,7 @@ class CompiledGraph {
   const std::string name_;
   const Body body_;
   const std::vector<bool> on_host_;
+  const pjrt::Options options_;
   mutable std::mutex mutex_;  // of what follows
   Values constants_;
   std::vector<SpecializationPtr> known_;  // the last one used is the first

@@ -151,11 +151,13 @@ void host_to_device(at::Tensor& self, const at::Tensor& src, bool non_blocking) 
     const stablehlo::Value value =
         stablehlo::constant_bytes(trace->builder(), host.const_data_ptr(),
                                   {to_element_type(host.scalar_type()), host.sizes().vec()});
+    const c10::IValue written(self);
+    trace->before_call({&written, 1});
     DeviceStorage& storage = device_storage(self);
-    storage.set_traced(order ? value : write_tensor(self, value, [&] {
-      return storage.contents().filled() ? trace->base(storage)
-                                         : unfilled_base(trace->builder(), self);
-    }));
+    trace->write(storage, order ? value : write_tensor(self, value, [&] {
+                   return storage.contents().filled() ? trace->base(storage)
+                                                      : unfilled_base(trace->builder(), self);
+                 }));
     return;
   }
   // Nobody else can change a temporary; pinned memory is the caller's to leave alone until the

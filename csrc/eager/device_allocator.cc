@@ -9,6 +9,7 @@
 #include "eager/device_storage.h"
 #include "eager/fusion_graph.h"
 #include "runtime/batch.h"
+#include "runtime/host_heap.h"
 #include "runtime/runtime.h"
 
 namespace torch_tpu::eager {
@@ -42,8 +43,12 @@ class TpuAllocator final : public c10::DeviceAllocator {
   }
 
   bool initialized() override { return runtime::Runtime::device_count() > 0; }
-  // Nothing is cached: memory goes back to the plugin with its last tensor.
-  void emptyCache(c10::MempoolId_t) override {}
+  // Memory goes back to the plugin with its last tensor. On a CPU the heap keeps it.
+  void emptyCache(c10::MempoolId_t) override {
+    if (runtime::Runtime::initialized() && runtime::Runtime::get().is_cpu()) {
+      runtime::release_freed_memory();
+    }
+  }
   // PJRT keeps memory until the programs that read it are done.
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
 

@@ -502,13 +502,16 @@ std::optional<torch::jit::Stack> check_call(const OperatorInfo& info, const c10:
   return meta;
 }
 
+lowering::Platform LoweringInputs::platform() const {
+  static const bool for_tpu = runtime::Runtime::get().platform() == "tpu";
+  return for_tpu ? lowering::Platform::kTpu : lowering::Platform::kCpu;
+}
+
 LoweredCall lower_operator(const OperatorInfo& info, const c10::OperatorHandle& op,
                            std::span<const c10::IValue> arguments, LoweringInputs& inputs) {
   const std::optional<torch::jit::Stack> meta = check_call(info, op, arguments);
   if (!info.rule) throw Unsupported(info.qualified() + ": no rule");
-  static const bool for_tpu = runtime::Runtime::get().platform() == "tpu";
-  const lowering::CompilingFor compiler(for_tpu ? lowering::Platform::kTpu
-                                                : lowering::Platform::kCpu);
+  const lowering::CompilingFor compiler(inputs.platform());
   const lowering::DefaultFloat float_type(to_element_type(c10::get_default_dtype_as_scalartype()));
   return OperatorLowering(info, arguments, inputs).lower(meta);
 }

@@ -10,6 +10,7 @@
 #include "eager/call_return.h"
 #include "eager/device_storage.h"
 #include "eager/operator_info.h"
+#include "lowering/platform.h"
 
 namespace torch_tpu::eager {
 
@@ -31,6 +32,8 @@ class LoweringInputs {
     stablehlo::Values start;
   };
   virtual std::optional<Moving> moving([[maybe_unused]] uint32_t tensor) { return std::nullopt; }
+  // The compiler that the program is written for; the process's own unless told otherwise.
+  virtual lowering::Platform platform() const;
   // (seed, offset) for `count` more 32-bit numbers.
   virtual stablehlo::Value random(int64_t count) = 0;
 };

@@ -9,7 +9,8 @@ namespace torch_tpu::eager {
 // The code needs something a trace does not have (a value on the host, a real tensor, the CPU).
 class TraceAborted : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  // The trace this thread is in remembers the reason: exceptions that cross Python lose their type.
+  explicit TraceAborted(const std::string& reason);
 };
 
 class Trace : public LoweringInputs {
@@ -25,7 +26,25 @@ class Trace : public LoweringInputs {
   lowering::Number number(const c10::IValue& value, bool known, bool in_list) override;
   stablehlo::Value cpu_scalar(const at::Tensor& tensor) override;
   stablehlo::Value random(int64_t count) override;
-  int64_t random_count() const { return random_count_; }
+  int64_t random_count() const { return random_source_.count; }
+
+  // Where the random numbers come from. Whoever writes a region that may run more than once, or not
+  // at all, says which ones it draws.
+  struct RandomSource {
+    stablehlo::Value state;  // (seed, offset) of the first one; empty until the first is drawn
+    int64_t count = 0;       // drawn so far
+  };
+  RandomSource& random_source() { return random_source_; }
+
+  // Before an operator is lowered (or a host tensor copied to a tensor): a trace that works on real
+  // tensors takes the arguments' storages in.
+  virtual void before_call(std::span<const c10::IValue>) {}
+  // From now on the storage holds another value.
+  virtual void write(DeviceStorage& storage, stablehlo::Value value) { storage.set_traced(value); }
+
+  // Why it was aborted; empty if it was not.
+  const std::string& refusal() const { return refusal_; }
+  void set_refusal(const std::string& reason) { refusal_ = reason; }
 
   // The operator whose decomposition turned out to call it again.
   const OperatorInfo* calls_itself() const { return calls_itself_; }
@@ -45,10 +64,10 @@ class Trace : public LoweringInputs {
   friend class TraceGuard;
   stablehlo::Builder builder_;
   std::function<stablehlo::Value()> random_;
-  stablehlo::Value random_state_;
-  int64_t random_count_ = 0;
+  RandomSource random_source_;
   const OperatorInfo* calls_itself_ = nullptr;
   bool private_ = false;
+  std::string refusal_;
 };
 
 // Makes the trace current for this thread.

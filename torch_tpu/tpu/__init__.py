@@ -4,9 +4,11 @@ The names are those of ``torch.cuda``, so that code written for it changes in th
 only. Nothing here loads a plugin before the device is used.
 """
 
-from torch_tpu import aot
-from torch_tpu.tpu import _utils, compilation_cache, debug
+from torch_tpu import aot, export
+from torch_tpu.tpu import _utils, compilation_cache, compiler, debug, optimizers
 from torch_tpu.tpu._amp import get_amp_supported_dtype, is_bf16_supported
+from torch_tpu.tpu._compile_step import CompiledStep, compile_step
+from torch_tpu.tpu._compile_times import CompileTimes, compile_times
 from torch_tpu.tpu._device import (
     current_device,
     device,
@@ -76,6 +78,8 @@ from torch_tpu.tpu.compilation_cache import _get_cache_stats
 _initialized = True
 
 __all__ = [
+    "CompileTimes",
+    "CompiledStep",
     "DeviceProperties",
     "DispatchStats",
     "Dispatched",
@@ -93,6 +97,9 @@ __all__ = [
     "_utils",
     "aot",
     "compilation_cache",
+    "compile_step",
+    "compile_times",
+    "compiler",
     "current_device",
     "current_precision",
     "current_stream",
@@ -106,6 +113,7 @@ __all__ = [
     "eager_mode",
     "empty_cache",
     "explain",
+    "export",
     "get_amp_supported_dtype",
     "get_device_capability",
     "get_device_name",
@@ -129,6 +137,7 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "optimizers",
     "precision",
     "reset_accumulated_memory_stats",
     "reset_dispatch_stats",

@@ -51,7 +51,7 @@ def reset_accumulated_memory_stats(device: Device = None) -> None:
 
 
 def empty_cache() -> None:
-    """Give unused memory back to the device: there is none, so this does nothing."""
+    """Give unused memory back: a TPU has none; on a CPU plugin, what this process has kept."""
     torch.accelerator.empty_cache()
 
 

@@ -1,0 +1,64 @@
+// A training step as one program: parameters and optimizer state are donated to it and get their
+// new values from it.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "eager/program.h"
+
+namespace torch_tpu::compile {
+
+// Made by StepTrace::finish(). Keeps the storages that the step reads and writes.
+class StepProgram {
+ public:
+  // Runs the step: `inputs` are its arguments, `numbers` the values of the trace's number operands.
+  // The storages that the step writes hold their new values afterwards. nullopt when the arguments
+  // or the storages do not look as they did when the step was traced.
+  std::optional<std::vector<at::Tensor>> run(const std::vector<at::Tensor>& inputs,
+                                             const std::vector<double>& numbers) const;
+
+  // Null when the step computes nothing.
+  const runtime::CompiledProgramPtr& compiled() const { return program_->executable; }
+  size_t num_donated() const;
+  size_t num_outputs() const { return program_->outputs.size(); }
+
+ private:
+  friend class StepTrace;
+
+  struct Result {
+    // A view of a new storage, of an input's, or a tensor that was there before the step.
+    enum class Kind : uint8_t { kNew, kInput, kHeld } kind = Kind::kNew;
+    uint32_t storage = 0;  // among `new_storages_`, or the input
+    at::Tensor held;
+    c10::ScalarType dtype = c10::ScalarType::Undefined;
+    std::vector<int64_t> sizes, strides;
+    int64_t offset = 0;
+    bool conj = false, neg = false;
+  };
+  struct NewStorage {
+    int output = -1;  // -1: unfilled
+    size_t nbytes = 0;
+  };
+  // A storage that is no argument's.
+  struct Held {
+    c10::Storage storage;
+    const runtime::Layout* layout = nullptr;  // null: it is only written
+  };
+
+  std::vector<at::Tensor> bind(const std::vector<at::Tensor>& inputs,
+                               eager::BufferList buffers) const;
+
+  int device_ = 0;
+  std::vector<uint64_t> key_;  // the inputs' signature
+  std::vector<Held> held_;     // their slots follow those of the inputs
+  std::vector<stablehlo::ElementType> numbers_;
+  std::vector<NewStorage> new_storages_;
+  std::vector<Result> results_;
+  eager::ProgramPtr program_;
+};
+
+// Fills `state` from the inputs, and gives their signature.
+std::vector<uint64_t> gather_inputs(const std::vector<at::Tensor>& inputs, eager::CallState& state);
+
+}  // namespace torch_tpu::compile

@@ -1,0 +1,314 @@
+#include "compile/step_trace.h"
+
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <algorithm>
+
+#include "compile/lowering_target.h"
+#include "eager/compile_program.h"
+#include "eager/device_context.h"
+#include "eager/generator.h"
+#include "eager/scalar_types.h"
+
+namespace torch_tpu::compile {
+
+namespace sh = stablehlo;
+using eager::Contents;
+using eager::DeviceStorage;
+using eager::Program;
+using eager::TraceAborted;
+
+namespace {
+
+// And no stand-in of PyTorch's (a fake tensor, a subclass) that says it is on the device.
+bool has_device_storage(const at::Tensor& t) {
+  return eager::is_tpu(t) && t.has_storage() && t.key_set().has(c10::DispatchKey::PrivateUse1) &&
+         !t.key_set().has(c10::DispatchKey::Python);
+}
+
+}  // namespace
+
+StepTrace::StepTrace(std::vector<at::Tensor> inputs)
+    : Trace([this] {
+        program_.parameters.push_back({Program::Parameter::Kind::kRandom, false, 0});
+        return builder().parameter({sh::ElementType::kU64, {2}});
+      }),
+      inputs_(std::move(inputs)),
+      key_(gather_inputs(inputs_, state_)),
+      num_inputs_(state_.storages.size()),
+      storages_(num_inputs_),
+      bases_(num_inputs_),
+      generator_(eager::default_generator(state_.device)) {
+  builder().set_float32_products(eager::float32_products(state_.precision()));
+}
+
+lowering::Platform StepTrace::platform() const {
+  return lowering_target().value_or(Trace::platform());
+}
+
+void StepTrace::begin() {
+  TORCH_CHECK(!Trace::current(),
+              "torch.tpu.compile_step: a step is called while another one, or a "
+              "graph, is being traced");
+  if (!began_) {
+    seed_ = generator_.current_seed();
+    first_offset_ = offset_ = generator_.get_offset();
+    began_ = true;
+  }
+  guard_.emplace(*this);
+}
+
+void StepTrace::follow_backward() {
+  const int backward = torch::autograd::get_current_graph_task_id();
+  if (backward == backward_) return;
+  backward_ = backward;
+  last_before_backward_ = last_value_;
+  for_recomputing_.clear();
+}
+
+sh::Value StepTrace::base(DeviceStorage& storage) {
+  const sh::Value value = Trace::base(storage);
+  follow_backward();
+  // In a backward pass gradients are recorded only where a checkpoint computes a part of the
+  // forward again. Without a barrier the compiler would find that it has been computed before, and
+  // keep it.
+  if (backward_ < 0 || !c10::GradMode::is_enabled() || value.id() > last_before_backward_) {
+    return value;
+  }
+  sh::Value& again = for_recomputing_[value.id()];
+  if (!again) again = sh::optimization_barrier({value})[0];
+  return again;
+}
+
+void StepTrace::before_call(std::span<const c10::IValue> arguments) {
+  follow_backward();
+  for (const c10::IValue& value : arguments) {
+    if (value.isTensor()) {
+      take_in(value.toTensor());
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      for (const c10::IValue& entry : value.toListRef()) {
+        if (entry.isTensor()) take_in(entry.toTensor());
+      }
+    } else if (value.isGenerator() && value.toGenerator() != generator_) {
+      throw TraceAborted("random numbers are drawn from a generator that is not the device's own");
+    }
+  }
+}
+
+void StepTrace::take_in(const at::Tensor& t) {
+  if (!eager::is_tpu(t)) return;
+  DeviceStorage& storage = eager::device_storage(t);
+  const Contents contents = storage.contents();
+  if (!contents.filled() || contents.traced) return;
+  if (storage.device() != state_.device) {
+    throw TraceAborted("tensors on several devices are used");
+  }
+  const auto slot = static_cast<size_t>(state_.slot(storage));
+  if (slot >= storages_.size()) {
+    storages_.resize(slot + 1);
+    bases_.resize(slot + 1);
+  }
+  storages_[slot] = t.storage();
+  program_.parameters.push_back(
+      {Program::Parameter::Kind::kStorage, false, static_cast<uint32_t>(slot)});
+  bases_[slot] = builder().parameter(contents.layout->type);
+  storage.set_traced(bases_[slot]);
+  last_value_ = std::max(last_value_, bases_[slot].id());
+}
+
+void StepTrace::write(DeviceStorage& storage, sh::Value value) {
+  if (state_.find_slot(storage) < 0) made_.insert(storage.address());
+  last_value_ = std::max(last_value_, value.id());
+  storage.set_traced(value);
+}
+
+void StepTrace::follow_generator() {
+  if (generator_.current_seed() != seed_) {
+    throw TraceAborted("the random state is set in the step");
+  }
+  const auto moved = static_cast<int64_t>(generator_.get_offset() - offset_);
+  random_source().count += 4 * moved;
+  offset_ = generator_.get_offset();
+}
+
+sh::Value StepTrace::random(int64_t count) {
+  RandomSource& source = random_source();
+  // In a region of the program the numbers are the region's own.
+  if (source.state && !(source.state == random_state_)) return Trace::random(count);
+  follow_generator();
+  if (source.count < 0) throw TraceAborted("the random state is set in the step");
+  const sh::Value state = Trace::random(count);
+  random_state_ = source.state;
+  generator_.set_offset(offset_ + static_cast<uint64_t>((count + 3) / 4));
+  offset_ = generator_.get_offset();
+  return state;
+}
+
+at::Tensor StepTrace::number_input(c10::ScalarType dtype) {
+  program_.parameters.push_back(
+      {Program::Parameter::Kind::kNumber, false, static_cast<uint32_t>(numbers_.size())});
+  const sh::ElementType type = eager::to_element_type(dtype);
+  numbers_.push_back(type);
+  const sh::Value value = builder().parameter({type, {}});
+  at::Tensor t =
+      eager::make_tensor(nullptr, dtype, {}, {}, 0, c10::elementSize(dtype), state_.device);
+  write(eager::device_storage(t), value);
+  return t;
+}
+
+std::vector<at::Tensor> StepTrace::barrier(const std::vector<at::Tensor>& tensors) {
+  Trace* const trace = Trace::current();
+  TORCH_CHECK(trace, "barrier: expected to be called while a step is being traced");
+  sh::Values values;
+  for (const at::Tensor& t : tensors) {
+    const c10::IValue argument(t);
+    trace->before_call({&argument, 1});
+    values.push_back(lowering::read_view(trace->base(eager::device_storage(t)), eager::view_of(t)));
+  }
+  values = sh::optimization_barrier(values);
+  std::vector<at::Tensor> out;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const at::Tensor& t = tensors[i];
+    at::Tensor same =
+        eager::make_tensor(nullptr, t.scalar_type(), t.sizes(), eager::row_major_strides(t.sizes()),
+                           0, static_cast<size_t>(t.numel()) * t.itemsize(), t.device().index());
+    trace->write(eager::device_storage(same), values[i]);
+    out.push_back(std::move(same));
+  }
+  return out;
+}
+
+bool StepTrace::holds_value_of_this(const DeviceStorage& storage) const {
+  const Contents contents = storage.contents();
+  return contents.traced && &contents.traced.builder() == &const_cast<StepTrace*>(this)->builder();
+}
+
+bool StepTrace::made_here(const at::Tensor& t) const {
+  if (!has_device_storage(t)) return false;
+  const DeviceStorage& storage = eager::device_storage(t);
+  return made_.contains(storage.address()) && holds_value_of_this(storage);
+}
+
+bool StepTrace::has_taken_in(const at::Tensor& t) const {
+  if (!has_device_storage(t)) return false;
+  const int slot = state_.find_slot(eager::device_storage(t));
+  return slot >= 0 && bases_[static_cast<size_t>(slot)];
+}
+
+int StepTrace::add_output(sh::Value value, int slot) {
+  outputs_.push_back(value);
+  const runtime::Layout* layout = runtime::intern_layout(value.type());
+  program_.outputs.push_back({layout, slot});
+  program_.output_bytes += layout->nbytes;
+  return static_cast<int>(outputs_.size()) - 1;
+}
+
+void StepTrace::add_result(const at::Tensor& t, StepProgram& out,
+                           std::vector<const c10::StorageImpl*>& places) {
+  TORCH_CHECK(eager::is_tpu(t),
+              "torch.tpu.compile_step: expected results on the device, got one "
+              "on ",
+              t.device());
+  StepProgram::Result r;
+  r.dtype = t.scalar_type();
+  r.sizes = t.sizes().vec();
+  r.strides = t.strides().vec();
+  r.offset = t.storage_offset();
+  r.conj = t.is_conj();
+  r.neg = t.is_neg();
+  DeviceStorage& storage = eager::device_storage(t);
+  const int slot = state_.find_slot(storage);
+  if (slot >= 0 && static_cast<size_t>(slot) < num_inputs_) {
+    r.kind = StepProgram::Result::Kind::kInput;
+    const auto owner = std::find_if(inputs_.begin(), inputs_.end(), [&](const at::Tensor& input) {
+      return &eager::device_storage(input) == &storage;
+    });
+    r.storage = static_cast<uint32_t>(owner - inputs_.begin());
+  } else if (slot >= 0 || (storage.contents().filled() && !holds_value_of_this(storage))) {
+    r.kind = StepProgram::Result::Kind::kHeld;
+    r.held = t;
+  } else {
+    const c10::StorageImpl* const impl = t.storage().unsafeGetStorageImpl();
+    const auto it = std::find(places.begin(), places.end(), impl);
+    r.storage = static_cast<uint32_t>(it - places.begin());
+    if (it == places.end()) {
+      places.push_back(impl);
+      StepProgram::NewStorage fresh{-1, t.storage().nbytes()};
+      if (storage.contents().filled()) fresh.output = add_output(base(storage), -1);
+      out.new_storages_.push_back(fresh);
+    }
+  }
+  out.results_.push_back(std::move(r));
+}
+
+std::shared_ptr<const StepProgram> StepTrace::finish(const std::vector<at::Tensor>& results,
+                                                     const std::vector<at::Tensor>& kept) {
+  pause();
+  follow_generator();
+  const auto out = std::make_shared<StepProgram>();
+  std::vector<const c10::StorageImpl*> places;
+  for (const at::Tensor& t : results) add_result(t, *out, places);
+  for (size_t slot = 0; slot < storages_.size(); ++slot) {
+    if (!bases_[slot]) continue;
+    const sh::Value now = base(*state_.storages[slot]);
+    if (now == bases_[slot]) continue;
+    const int output = add_output(now, static_cast<int>(slot));
+    for (size_t p = 0; p < program_.parameters.size(); ++p) {
+      Program::Parameter& parameter = program_.parameters[p];
+      if (parameter.kind == Program::Parameter::Kind::kStorage && parameter.index == slot &&
+          bases_[slot].type() == now.type() && now.numel() > 0) {
+        parameter.donated = true;
+        builder().alias(p, static_cast<size_t>(output));
+      }
+    }
+  }
+  for (size_t slot = num_inputs_; slot < storages_.size(); ++slot) {
+    out->held_.push_back({storages_[slot], state_.contents[slot].layout});
+  }
+  for (const at::Tensor& t : kept) {
+    if (!made_here(t)) continue;
+    DeviceStorage& storage = eager::device_storage(t);
+    kept_.push_back(t);
+    const auto slot = static_cast<int>(num_inputs_ + out->held_.size());
+    out->held_.push_back({t.storage(), nullptr});
+    add_output(base(storage), slot);
+    storage.clear();  // several may share it
+  }
+  const int64_t count = random_source().count;
+  program_.random_count = std::max<int64_t>(count, 0);
+  if (builder().float32_products_asked()) {
+    program_.precision = state_.precision();
+    eager::notice_precision(program_.precision);
+  }
+  if (!outputs_.empty()) {
+    program_.executable =
+        eager::compile_program(builder().finish(outputs_), "a step of torch.tpu.compile_step");
+  }
+  out->device_ = state_.device;
+  out->key_ = std::move(key_);
+  out->numbers_ = std::move(numbers_);
+  out->program_ = std::make_shared<const Program>(std::move(program_));
+  return out;
+}
+
+void StepTrace::end() {
+  guard_.reset();
+  if (!began_) return;
+  began_ = false;
+  if (generator_.current_seed() != seed_) generator_.set_current_seed(seed_);
+  generator_.set_offset(first_offset_);
+  for (size_t slot = 0; slot < storages_.size(); ++slot) {
+    if (bases_[slot]) state_.storages[slot]->restore(std::move(state_.contents[slot]));
+  }
+  storages_.clear();
+  bases_.clear();
+  state_.clear();
+  for (const uintptr_t address : made_) {
+    DeviceStorage* const storage = eager::storage_at(address);
+    if (storage && holds_value_of_this(*storage)) storage->clear();
+  }
+  made_.clear();
+}
+
+}  // namespace torch_tpu::compile

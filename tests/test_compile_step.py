@@ -1,0 +1,791 @@
+"""torch.tpu.compile_step: an unmodified training step is one program, with the same results."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import subprocess_python
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import torch_tpu._C as C
+from torch_tpu import tpu
+from torch_tpu.tpu import CompiledStep, compile_step, optimizers
+
+DEVICE = torch.device("tpu")
+STEPS = 10
+Step = Callable[..., Any]
+
+pytestmark = pytest.mark.filterwarnings("error:torch.tpu.compile_step")
+
+
+def seeded_data(count: int, rows: int = 4) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        yield (
+            torch.randn(rows, 5, generator=generator),
+            torch.randn(rows, 3, generator=generator),
+        )
+
+
+def small_model(device: str | torch.device, bias: bool = True) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = (nn.Linear(5, 7, bias=bias), nn.Tanh(), nn.Linear(7, 3, bias=bias))
+    return nn.Sequential(*layers).to(device)
+
+
+def plain_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = ((model(x) - y) ** 2).mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss
+
+    return step
+
+
+class Pair:
+    """The same model and step on the CPU, eagerly, and on the device, compiled."""
+
+    def __init__(
+        self,
+        make_model: Callable[[Any], nn.Module] = small_model,
+        make_optimizer: Callable[[Any], torch.optim.Optimizer] = lambda p: torch.optim.AdamW(
+            p, lr=0.01
+        ),
+        make_step: Callable[[nn.Module, torch.optim.Optimizer], Step] = plain_step,
+        **options: Any,
+    ) -> None:
+        self.cpu, self.tpu = make_model("cpu"), make_model(DEVICE)
+        self.cpu_optimizer = make_optimizer(self.cpu.parameters())
+        self.tpu_optimizer = make_optimizer(self.tpu.parameters())
+        self.cpu_step = make_step(self.cpu, self.cpu_optimizer)
+        self.tpu_step: CompiledStep = compile_step(
+            make_step(self.tpu, self.tpu_optimizer), **options
+        )
+
+    def run(self, steps: int = 4, rows: int = 4) -> None:
+        for x, y in seeded_data(steps, rows):
+            expected = self.cpu_step(x, y)
+            found = self.tpu_step(x.to(DEVICE), y.to(DEVICE))
+            torch.testing.assert_close(found.cpu(), expected.detach(), rtol=1e-5, atol=2e-6)
+
+    def check(self, atol: float = 2e-6) -> None:
+        mine, wanted = self.tpu.state_dict(), self.cpu.state_dict()
+        for name, value in wanted.items():
+            torch.testing.assert_close(mine[name].cpu(), value, rtol=1e-4, atol=atol)
+
+
+def one_program(step: CompiledStep) -> None:
+    assert step.fallback_reason is None
+    assert step.num_programs == 1
+
+
+OPTIMIZERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "Adam": (torch.optim.Adam, {}),
+    "Adam single": (torch.optim.Adam, {"foreach": False, "amsgrad": True, "weight_decay": 0.1}),
+    "Adam fused": (torch.optim.Adam, {"fused": True}),
+    "AdamW": (torch.optim.AdamW, {"amsgrad": True}),
+    "SGD": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    "SGD single": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "foreach": False}),
+    "SGD fused": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "fused": True}),
+    "RMSprop": (torch.optim.RMSprop, {"momentum": 0.9, "centered": True}),
+    "Adagrad": (torch.optim.Adagrad, {"lr_decay": 0.1}),
+    "Adagrad single": (torch.optim.Adagrad, {"lr_decay": 0.1, "foreach": False}),
+    "Adadelta": (torch.optim.Adadelta, {}),
+    "NAdam": (torch.optim.NAdam, {"decoupled_weight_decay": True, "weight_decay": 0.1}),
+    "RAdam": (torch.optim.RAdam, {}),
+    "Adamax": (torch.optim.Adamax, {}),
+    "ASGD": (torch.optim.ASGD, {}),
+    "Rprop": (torch.optim.Rprop, {}),
+    "Adafactor": (torch.optim.Adafactor, {"weight_decay": 0.1}),
+    "Adafactor foreach": (torch.optim.Adafactor, {"foreach": True}),
+    "Muon": (torch.optim.Muon, {}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers(name: str) -> None:
+    """Ten steps, the rate falling from one to the next, are one program and equal eager's."""
+    kind, settings = OPTIMIZERS[name]
+
+    def stepper(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+        step = plain_step(model, optimizer)
+        plan = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+        def step_and_plan(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss: torch.Tensor = step(x, y)
+            plan.step()
+            return loss
+
+        return step_and_plan
+
+    pair = Pair(
+        lambda device: small_model(device, bias=name != "Muon"),
+        lambda parameters: kind(parameters, **settings),
+        stepper,
+    )
+    pair.run(STEPS)
+    # Muon works in bfloat16.
+    pair.check(atol=2e-4 if name == "Muon" else 5e-6)
+    one_program(pair.tpu_step)
+    mine, wanted = pair.tpu_optimizer.param_groups, pair.cpu_optimizer.param_groups
+    assert mine[0]["lr"] == wanted[0]["lr"]
+
+
+def test_lbfgs_runs_eagerly() -> None:
+    model = small_model(DEVICE)
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+
+    @compile_step
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = ((model(x) - y) ** 2).mean()
+            loss.backward()
+            return loss
+
+        return optimizer.step(closure)
+
+    (x, y), *_ = [(x.to(DEVICE), y.to(DEVICE)) for x, y in seeded_data(1)]
+    first = step(x, y).item()
+    with pytest.warns(UserWarning, match="LBFGS decides by the values"):
+        second = step(x, y).item()
+    assert step(x, y).item() < second < first
+
+
+@pytest.mark.parametrize("mode", ["DEFER_AND_FUSE", "DEFER_NEVER_AND_LAUNCH_BLOCKING"])
+def test_other_modes(mode: str) -> None:
+    pair = Pair()
+    with tpu.set_eager_mode(tpu.EagerMode[mode]):
+        pair.run(4)
+    pair.check()
+    one_program(pair.tpu_step)
+
+
+def test_it_is_one_program_with_everything_donated() -> None:
+    pair = Pair()
+    pair.run(2)
+    before = C.statistics()["programs"]
+    x, y = (t.to(DEVICE) for t in next(seeded_data(1)))
+    C.synchronize(0)
+    before = C.statistics()["programs"]
+    pair.tpu_step(x, y)
+    C.synchronize(0)
+    assert C.statistics()["programs"] == before + 1
+    program = pair.tpu_step._entries[0].program
+    # Four parameters; two averages and a step count for each.
+    assert program.num_donated == 16
+    assert program.num_outputs == 17
+    assert "stablehlo.dot_general" in pair.tpu_step.text()
+
+
+def test_a_new_shape_is_another_program() -> None:
+    pair = Pair()
+    pair.run(3)
+    pair.run(2, rows=6)
+    pair.run(2)
+    pair.check()
+    assert pair.tpu_step.num_programs == 2
+
+
+def test_rate_from_outside() -> None:
+    pair = Pair()
+    pair.run(2)
+    for optimizer in (pair.cpu_optimizer, pair.tpu_optimizer):
+        optimizer.param_groups[0]["lr"] = 0.5
+    pair.run(2)
+    pair.check(1e-5)
+    one_program(pair.tpu_step)
+
+
+def test_schedulers_of_the_step() -> None:
+    """`schedulers=` are stepped after each call."""
+    model = small_model(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    plan = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+    step = compile_step(plain_step(model, optimizer), schedulers=[plan])
+    for x, y in seeded_data(4):
+        step(x.to(DEVICE), y.to(DEVICE))
+    assert optimizer.param_groups[0]["lr"] == 0.25
+    one_program(step)
+
+
+def test_plateau() -> None:
+    """A scheduler that looks at the loss is stepped by the step itself."""
+
+    def stepper(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+        step = plain_step(model, optimizer)
+        plan = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=1)
+
+        def step_and_plan(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss = step(x, y)
+            plan.step(loss.detach())
+            return loss
+
+        return step_and_plan
+
+    pair = Pair(make_step=stepper)
+    pair.run(8)
+    mine, wanted = pair.tpu_optimizer.param_groups, pair.cpu_optimizer.param_groups
+    assert mine[0]["lr"] == wanted[0]["lr"] < 0.01
+    one_program(pair.tpu_step)
+
+
+def test_hyperparameters() -> None:
+    """A setting that changes makes another program."""
+    pair = Pair()
+    pair.run(3)
+    for optimizer in (pair.cpu_optimizer, pair.tpu_optimizer):
+        optimizer.param_groups[0]["weight_decay"] = 0.5
+    pair.run(2)
+    pair.check()
+    assert pair.tpu_step.num_programs == 2
+
+
+def test_attributes_of_modules() -> None:
+    """A number that a module keeps is part of what the program was made for."""
+
+    def make(device: Any) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(5, 7), nn.LeakyReLU(0.1), nn.Linear(7, 3)).to(device)
+
+    pair = Pair(make)
+    pair.run(3)
+    for model in (pair.cpu, pair.tpu):
+        assert isinstance(model, nn.Sequential) and isinstance(model[1], nn.LeakyReLU)
+        model[1].negative_slope = 0.5
+    pair.run(2)
+    pair.check()
+    assert pair.tpu_step.num_programs == 2
+
+
+def test_frozen_later() -> None:
+    pair = Pair()
+    pair.run(3)
+    for model in (pair.cpu, pair.tpu):
+        assert isinstance(model, nn.Sequential)
+        model[0].weight.requires_grad_(False)
+    pair.run(3)
+    pair.check()
+
+
+class Normalized(nn.Module):
+    """Changes buffers, and is another one in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # A bias before it would have no gradient but rounding errors.
+        self.first, self.norm = nn.Linear(5, 7, bias=False), nn.BatchNorm1d(7)
+        self.second = nn.Linear(7, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.second(self.norm(self.first(x)))
+        return out
+
+
+def make_normalized(device: str | torch.device) -> nn.Module:
+    torch.manual_seed(0)
+    return Normalized().to(device)
+
+
+def test_buffers_and_evaluation() -> None:
+    pair = Pair(make_normalized)
+    pair.run(4)
+    pair.check(1e-5)
+    for model in (pair.cpu, pair.tpu):
+        model.eval()
+    pair.run(2)
+    pair.check(2e-5)
+    assert pair.tpu_step.num_programs == 2
+
+
+def test_loaded_state() -> None:
+    """State that was loaded into model and optimizer is what the next call begins with."""
+    pair = Pair()
+    pair.run(3)
+    for model in (pair.cpu, pair.tpu):
+        model.load_state_dict(small_model("cpu").state_dict())
+    saved = pair.cpu_optimizer.state_dict()
+    for optimizer in (pair.cpu_optimizer, pair.tpu_optimizer):
+        optimizer.load_state_dict(copy.deepcopy(saved))
+    pair.run(3)
+    pair.check()
+    # The one that was made for the state of before would keep it alive.
+    assert pair.tpu_step.num_programs == 1
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_dropout(recompute: bool) -> None:
+    """The numbers are those that eager draws, other ones at every call; recomputed, the same."""
+
+    def make(compiled: bool) -> tuple[Step, nn.Module]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 64), nn.Dropout(0.5), nn.Linear(64, 3)).to(DEVICE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            out = checkpoint(model, x, use_reentrant=False) if recompute else model(x)
+            loss = ((out + 0.01 * torch.rand_like(out) - y) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return (compile_step(step) if compiled else step), model
+
+    results = []
+    for compiled in (False, True):
+        step, model = make(compiled)
+        torch.manual_seed(7)
+        x, y = (t.to(DEVICE) for t in next(seeded_data(1)))
+        losses = [step(x, y).item() for _ in range(5)]
+        results.append((losses, [p.detach().cpu() for p in model.parameters()]))
+        if compiled:
+            assert isinstance(step, CompiledStep)
+            one_program(step)
+    assert len(set(results[0][0])) == 5
+    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
+
+
+def test_recomputed_parts() -> None:
+    """What a checkpoint computes again is not merged with what was computed before."""
+
+    def make(recompute: bool) -> CompiledStep:
+        model = small_model(DEVICE)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            out = checkpoint(model, x, use_reentrant=False) if recompute else model(x)
+            loss: torch.Tensor = out.square().sum()
+            loss.backward()
+            return loss
+
+        compiled: CompiledStep = compile_step(step)
+        for _ in range(2):
+            compiled(torch.ones(4, 5, device=DEVICE))
+        one_program(compiled)
+        return compiled
+
+    plain, again = make(False).text(), make(True).text()
+    for text, times in ((plain, 1), (again, 2)):
+        assert text.count("stablehlo.tanh") == times
+    assert "optimization_barrier" in again
+
+
+def test_checks_of_libraries_are_left_out() -> None:
+    """Those that ask whether they are compiled, before they look at values."""
+
+    @compile_step
+    def step(x: torch.Tensor) -> torch.Tensor:
+        if not torch.compiler.is_compiling() and (x < 0).any():
+            raise ValueError
+        return x.sqrt()
+
+    for _ in range(3):
+        step(torch.ones(4, device=DEVICE))
+    one_program(step)
+
+
+def test_autocast() -> None:
+    def make(compiled: bool) -> list[float]:
+        model = small_model(DEVICE)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            with torch.autocast("tpu", torch.bfloat16):
+                out = model(x)
+            assert out.dtype == torch.bfloat16
+            loss = ((out.float() - y) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        f: Any = compile_step(step) if compiled else step
+        losses = [f(x.to(DEVICE), y.to(DEVICE)).item() for x, y in seeded_data(5)]
+        if compiled:
+            one_program(f)
+        return losses
+
+    torch.testing.assert_close(make(True), make(False), rtol=2e-2, atol=1e-3)
+
+
+def test_compiled_model_inside() -> None:
+    """A model of torch.compile becomes a part of the program."""
+
+    def stepper(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+        compiled: Any = torch.compile(model)
+        on_device = next(model.parameters()).device.type == "tpu"
+        return plain_step(compiled if on_device else model, optimizer)
+
+    pair = Pair(make_step=stepper)
+    pair.run(4)
+    pair.check()
+    one_program(pair.tpu_step)
+
+
+def test_results_and_arguments() -> None:
+    """Results have the step's structure; arguments that are no tensors choose the program."""
+    weight = torch.ones(3, device=DEVICE)
+
+    @compile_step
+    def step(batch: dict[str, torch.Tensor], scale: float, *, negate: bool = False) -> Any:
+        x = batch["x"] * scale
+        return {"x": -x if negate else x, "same": batch["x"], "held": weight, "n": x.shape[0]}
+
+    for scale, negate in ((2.0, False), (2.0, False), (3.0, True), (2.0, False)):
+        x = torch.randn(4, 3, device=DEVICE)
+        out = step({"x": x}, scale, negate=negate)
+        torch.testing.assert_close(out["x"], x * (-scale if negate else scale))
+        assert out["n"] == 4 and out["held"] is weight
+        assert out["same"].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+    assert step.num_programs == 2
+
+
+def test_results_are_new_tensors() -> None:
+    step = compile_step(lambda x: x + 1)
+    a, b, c = (step(torch.full((2,), float(i), device=DEVICE)) for i in range(3))
+    assert [t[0].item() for t in (a, b, c)] == [1, 2, 3]
+    assert not c.requires_grad
+
+
+def test_cpu_arguments_are_copied() -> None:
+    pair = Pair()
+    for x, y in seeded_data(4):
+        torch.testing.assert_close(
+            pair.tpu_step(x.to(DEVICE), y.to(DEVICE)).cpu(), pair.cpu_step(x, y).detach()
+        )
+    x, y = next(seeded_data(1))
+    torch.testing.assert_close(pair.tpu_step(x, y).cpu(), pair.cpu_step(x, y).detach())
+    one_program(pair.tpu_step)
+
+
+def test_gradients_stay_inside() -> None:
+    pair = Pair()
+    for _ in range(3):
+        pair.run(1)
+        assert all(p.grad is None for p in pair.tpu.parameters())
+
+
+def test_gradients_are_kept() -> None:
+    pair = Pair(keep_gradients=True)
+    pair.run(4)
+    for mine, wanted in zip(pair.tpu.parameters(), pair.cpu.parameters(), strict=True):
+        assert mine.grad is not None and wanted.grad is not None
+        torch.testing.assert_close(mine.grad.cpu(), wanted.grad, rtol=1e-4, atol=1e-6)
+    one_program(pair.tpu_step)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("at_end", [True, False])
+def test_gradients_cleared(to_none: bool, at_end: bool) -> None:
+    def stepper(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            if not at_end:
+                optimizer.zero_grad(set_to_none=to_none)
+            loss = ((model(x) - y) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            if at_end:
+                optimizer.zero_grad(set_to_none=to_none)
+            return loss
+
+        return step
+
+    pair = Pair(make_step=stepper)
+    pair.run(5)
+    pair.check()
+    assert pair.tpu_step.fallback_reason is None
+
+
+@pytest.mark.parametrize("parts", [2, 4])
+def test_accumulation(parts: int) -> None:
+    """Parts of the batch, one after the other, are as the whole of it."""
+    pair = Pair()
+    accumulated = compile_step(plain_step(pair.tpu, pair.tpu_optimizer), accumulate=parts)
+    pair.tpu_step = accumulated
+    pair.run(5, rows=8)
+    pair.check(1e-5)
+    one_program(accumulated)
+    assert ("optimization_barrier" in accumulated.text()) == (parts > 1)
+
+
+def test_accumulation_needs_a_batch() -> None:
+    step = compile_step(lambda x: x.sum(), accumulate=3)
+    with pytest.raises(ValueError, match=r"accumulate=3 divides, got one of 4"):
+        step(torch.ones(4, device=DEVICE))
+
+
+def refused(step: CompiledStep, *args: Any, match: str, line: str) -> Any:
+    """The second call warns, naming the line, and gives the eager result."""
+    source, first = inspect.getsourcelines(step.__wrapped__)  # type: ignore[attr-defined]
+    (number,) = [first + i for i, text in enumerate(source) if line in text]
+    step(*args)
+    with pytest.warns(UserWarning, match=match) as caught:
+        result = step(*args)
+    assert f"{__file__}:{number}: " in str(caught[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(*args)
+    assert step.fallback_reason is not None
+    return result
+
+
+REFUSED = {
+    "item": ("loss.item()", "a copy to the host needs values"),
+    "print": ("repr(loss)", "needs values"),
+    "branch": ("bool(loss > 3)", "a copy to the host needs values"),
+    "numpy": ("loss.detach().cpu()", "a copy to the host needs values"),
+    "nonzero": ("x.nonzero()", "nonzero needs values"),
+    "host": ("loss + batches[0].to(DEVICE).sum()", "takes a tensor on the CPU"),
+    "kept": ("kept.append(loss.detach())", "are kept outside"),
+    "python": ("random.random()", "Python's module random"),
+    "array": ("np.random.rand()", "from NumPy"),
+    "seed": ("torch.rand(2, device=x.device)", "the random state is set"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_captured(what: str) -> None:
+    """It is said once and why, nothing has happened, and the step runs eagerly."""
+    line, reason = REFUSED[what]
+    batches = [torch.ones(4, 3)]
+    kept: list[torch.Tensor] = []
+
+    def stepper(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = ((model(x) - y) ** 2).mean()
+            loss.backward()
+            optimizer.step()
+            if what == "item":
+                loss.item()
+            if what == "print":
+                repr(loss)
+            if what == "branch":
+                bool(loss > 3)
+            if what == "numpy":
+                loss.detach().cpu()
+            if what == "nonzero":
+                x.nonzero()
+            if what == "host":
+                loss + batches[0].to(DEVICE).sum()
+            if what == "kept":
+                kept.append(loss.detach())
+            if what == "python":
+                random.random()
+            if what == "array":
+                np.random.rand()
+            if what == "seed":
+                torch.manual_seed(3)
+                torch.rand(2, device=x.device)
+            return loss
+
+        return step
+
+    model = small_model(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    step = compile_step(stepper(model, optimizer))
+    other = small_model(DEVICE)
+    other_step = stepper(other, torch.optim.AdamW(other.parameters(), lr=0.01))
+    x, y = (t.to(DEVICE) for t in next(seeded_data(1)))
+    if what in ("kept", "python", "array"):
+        line = "def step"
+    refused(step, x, y, match=reason, line=line)
+    for _ in range(3):
+        other_step(x, y)
+    torch.testing.assert_close(list(model.parameters()), list(other.parameters()))
+    assert optimizer.param_groups[0]["lr"] == 0.01
+    assert not optimizer.param_groups[0]["capturable"]
+
+
+def test_exceptions_pass() -> None:
+    """What the step itself raises is the caller's; everything is as it was."""
+    pair = Pair()
+    fail: list[bool] = []
+    inner = plain_step(pair.tpu, pair.tpu_optimizer)
+
+    @compile_step
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = inner(x, y)
+        if fail:
+            raise LookupError("no more data")
+        return loss
+
+    pair.tpu_step = step
+    pair.run(1)
+    fail.append(True)
+    before = [p.detach().clone() for p in pair.tpu.parameters()]
+    x, y = (t.to(DEVICE) for t in next(seeded_data(1)))
+    with pytest.raises(LookupError):
+        step(x, y)
+    torch.testing.assert_close(list(pair.tpu.parameters()), before, rtol=0, atol=0)
+    fail.clear()
+    pair.run(2)
+    pair.check()
+    one_program(step)
+
+
+def test_rate_changed_inside() -> None:
+    model = small_model(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    inner = plain_step(model, optimizer)
+
+    @compile_step
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.param_groups[0]["lr"] *= 0.5
+        loss: torch.Tensor = inner(x, y)
+        return loss
+
+    x, y = (t.to(DEVICE) for t in next(seeded_data(1)))
+    step(x, y)
+    with pytest.warns(UserWarning, match="changes the learning rate itself"):
+        step(x, y)
+    assert optimizer.param_groups[0]["lr"] == 0.25
+
+
+class Carrying(nn.Module):
+    """Hands a state on from call to call, in an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 5)
+        self.state: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.state is None:
+            self.state = torch.zeros_like(x)
+        hidden = torch.tanh(self.linear(x) + self.state)
+        self.state = hidden.detach()
+        return hidden[:, :3]
+
+
+def make_carrying(device: str | torch.device) -> nn.Module:
+    torch.manual_seed(0)
+    return Carrying().to(device)
+
+
+def test_state_in_an_attribute() -> None:
+    pair = Pair(make_carrying)
+    pair.run(5)
+    pair.check()
+    one_program(pair.tpu_step)
+    cpu, tpu = pair.cpu, pair.tpu
+    assert isinstance(cpu, Carrying) and isinstance(tpu, Carrying)
+    assert cpu.state is not None and tpu.state is not None
+    torch.testing.assert_close(tpu.state.cpu(), cpu.state)
+
+
+def test_two_optimizers() -> None:
+    """Generator and discriminator, each with an optimizer of its own."""
+
+    def run(device: Any, compiled: bool) -> list[torch.Tensor]:
+        one, two = small_model(device), small_model(device)
+        optimizers = [torch.optim.Adam(m.parameters(), lr=0.01) for m in (one, two)]
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            first = ((one(x) - y) ** 2).mean()
+            optimizers[0].zero_grad()
+            first.backward()
+            optimizers[0].step()
+            second = ((two(x) - one(x).detach()) ** 2).mean()
+            optimizers[1].zero_grad()
+            second.backward()
+            optimizers[1].step()
+            return first, second
+
+        f: Any = compile_step(step) if compiled else step
+        for x, y in seeded_data(4):
+            f(x.to(device), y.to(device))
+        if compiled:
+            one_program(f)
+        return [p.detach().cpu() for m in (one, two) for p in m.parameters()]
+
+    torch.testing.assert_close(run(DEVICE, True), run("cpu", False), rtol=1e-4, atol=2e-6)
+
+
+PROCESS = """
+import torch
+import torch_tpu._C as C
+from torch_tpu.tpu import compile_step
+torch.manual_seed(0)
+model = torch.nn.Linear(5, 3).to("tpu")
+optimizer = torch.optim.AdamW(model.parameters())
+@compile_step
+def step(x):
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+for _ in range(3):
+    step(torch.ones(4, 5, device="tpu")).item()
+assert step.num_programs == 1
+print(C.statistics()["compiles"])
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path: Any) -> None:
+    environment: dict[str, Any] = {
+        "TORCH_TPU_TIER2_COMPILATION_CACHE": "disabled",
+        "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT": str(tmp_path / "programs"),
+    }
+    first, second = (int(subprocess_python.run(PROCESS, **environment)) for _ in range(2))
+    assert first > 0 and second == 0
+
+
+@pytest.mark.parametrize("targets", [True, False])
+def test_single_trace_trainer(targets: bool) -> None:
+    trainer = optimizers.SingleTraceTrainer(small_model(DEVICE), optimizers.AdamW(lr=0.01))
+    step = trainer.make_compiled_train_step()
+    model = small_model("cpu")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for x, y in seeded_data(4):
+        out = model(x)
+        expected = nn.functional.mse_loss(out, y) if targets else out.mean()
+        optimizer.zero_grad()
+        expected.backward()
+        optimizer.step()
+        given = (x.to(DEVICE), y.to(DEVICE)) if targets else (x.to(DEVICE),)
+        torch.testing.assert_close(step(*given).cpu(), expected.detach())
+    mine = [p.detach().cpu() for p in trainer.model.parameters()]
+    torch.testing.assert_close(mine, [p.detach() for p in model.parameters()])
+    assert isinstance(step, CompiledStep)
+    one_program(step)
+
+
+def test_trainer_without_an_optimizer() -> None:
+    model = small_model(DEVICE)
+    trainer = optimizers.SingleTraceTrainer(model, loss_fn=lambda output: output.square().sum())
+    step = trainer.make_compiled_train_step()
+    x, _ = next(seeded_data(1))
+    for _ in range(3):
+        step(x.to(DEVICE))
+    other = small_model("cpu")
+    other(x).square().sum().backward()
+    wanted = [p.grad for p in other.parameters()]
+    torch.testing.assert_close(
+        [p.grad.cpu() for p in model.parameters() if p.grad is not None], wanted
+    )
+
+
+def test_trainer_with_muon() -> None:
+    """Matrices by one optimizer, the rest by another; both in the one program."""
+    trainer = optimizers.SingleTraceTrainer(small_model(DEVICE), optimizers.Muon(lr=0.01))
+    assert [type(o).__name__ for o in trainer.optimizers] == ["Muon", "AdamW"]
+    step = trainer.make_compiled_train_step()
+    x, y = (t.to(DEVICE) for t in next(seeded_data(1)))
+    losses = [step(x, y).item() for _ in range(5)]
+    assert losses == sorted(losses, reverse=True)
+    assert isinstance(step, CompiledStep)
+    one_program(step)
