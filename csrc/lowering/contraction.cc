@@ -1,6 +1,8 @@
 #include "lowering/contraction.h"
 
+#include "lowering/cpu_product.h"
 #include "lowering/integer_product.h"
+#include "lowering/tpu_product.h"
 
 namespace torch_tpu::lowering {
 
@@ -76,11 +78,19 @@ void require_arithmetic(const char* op, Value lhs, Value rhs) {
 }
 
 Value dot_at(Value lhs, Value rhs, const DotDims& dims, bool exact) {
+  if (const DotOperands apart = product_apart({lhs, rhs, dims}); apart.lhs) {
+    const Value out = dot_at(apart.lhs, apart.rhs, apart.dims, exact);
+    Dims joined{lhs.dim(0)};
+    const size_t kept = dims.lhs_batching.empty() ? 1 : 2;
+    joined.insert(joined.end(), out.dims().end() - static_cast<ptrdiff_t>(kept), out.dims().end());
+    return reshape(out, joined);
+  }
   require_arithmetic("dot", lhs, rhs);
   if (needs_written_out_product(lhs.dtype())) return integer_dot(lhs, rhs, dims);
   const ElementType result = accumulation_type(lhs.dtype());
-  return product(lhs, rhs, exact, [&](Value l, Value r, Precision precision) {
-    return dot_general(l, r, dims, result, precision);
+  const DotOperands written = product_for_cpu({lhs, rhs, dims});
+  return product(written.lhs, written.rhs, exact, [&](Value l, Value r, Precision precision) {
+    return dot_general(l, r, written.dims, result, precision);
   });
 }
 

@@ -60,6 +60,11 @@ Values pool(Call& call, int64_t count) {
             zeros(call.builder(), ElementType::kS64, result)};
   }
   const ElementType type = samples.dtype();
+  if (samples.numel() < planes * count) {
+    throw Unsupported(call.op() + ": fewer random samples than planes");
+  }
+  // Without a batch there may be samples for one: they are taken in order.
+  samples = sh::slice_dim(sh::reshape(samples, {samples.numel()}), 0, 0, planes * count);
   samples = sh::convert(sh::reshape(samples, {planes, count}), compute_type(type));
 
   // The place of each window's first element in its plane, then of each of its elements.

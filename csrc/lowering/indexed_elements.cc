@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "lowering/indexing.h"
+#include "lowering/platform.h"
 #include "lowering/scan.h"
 
 namespace torch_tpu::lowering {
@@ -79,6 +80,35 @@ Value corner(Value value, const Dims& dims, int64_t except = -1) {
 
 Value along_positions(Value index, const Dims& operand) {
   return sh::expand_dim(sh::convert(index, position_type(operand)), index.rank());
+}
+
+// What a scatter takes, with a second index that is out of range and so passed over. XLA makes
+// one single index a dynamic_update_slice, and its CPU compiler writes that again for everybody who
+// reads the result, each time into a copy: of a key-value cache of a decoder, four a step. Several
+// indices stay a scatter, which happens once and in place.
+struct Put {
+  Value starts, updates;
+  Dims window_dims;
+};
+
+Put with_idle_index(Put put) {
+  if (put.starts.rank() == 1) {
+    put.starts = sh::expand_dim(put.starts, 0);
+    put.updates = sh::expand_dim(put.updates, 0);
+    for (int64_t& d : put.window_dims) ++d;
+  }
+  int64_t along = 0;
+  while (std::find(put.window_dims.begin(), put.window_dims.end(), along) !=
+         put.window_dims.end()) {
+    ++along;
+  }
+  const Value nowhere = sh::full_like(put.starts, -1);
+  return {sh::concatenate({put.starts, nowhere}, 0),
+          sh::concatenate({put.updates, put.updates}, along), put.window_dims};
+}
+
+bool is_single(const AdvancedIndex& index) {
+  return index.starts.numel() == static_cast<int64_t>(index.dims.size());
 }
 
 }  // namespace
@@ -172,11 +202,17 @@ Value put_elements(Value self, const AdvancedIndex& index, Value updates, Merge 
   const Value wide = sh::broadcast_to(sh::convert(updates, self.dtype()), index.result);
   if (wide.numel() == 0 || self.numel() == 0) return self;
   if (index.dims.empty()) return region(merge)({self, wide})[0];
-  return sh::scatter(self, index.starts, wide,
-                     {.update_window_dims = index.window_dims,
+  Put put{index.starts, wide, index.window_dims};
+  const bool small = wide.numel() <= self.numel() / 4;
+  if (CompilingFor::platform() == Platform::kCpu && merge == Merge::kAssign && small &&
+      is_single(index)) {
+    put = with_idle_index(put);
+  }
+  return sh::scatter(self, put.starts, put.updates,
+                     {.update_window_dims = put.window_dims,
                       .inserted_window_dims = index.dims,
                       .scatter_dims_to_operand_dims = index.dims,
-                      .index_vector_dim = index.starts.rank() - 1},
+                      .index_vector_dim = put.starts.rank() - 1},
                      region(merge));
 }
 

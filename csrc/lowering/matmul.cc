@@ -19,12 +19,26 @@ Value scaled(const Call& call, Value value, std::string_view factor) {
   return multiply(value, broadcast_to(call.number(factor, value.dtype()), value.dims()));
 }
 
+// A product's rows in the dimensions that they were joined from: see dot().
+Value with_rows_apart(Value product) {
+  const auto* made = product.builder().rearrangement(product);
+  const bool joined = made && made->permutation.empty() && made->operand.rank() > 2 &&
+                      product.rank() == 2 && made->operand.dims().back() == product.dim(1);
+  return joined ? made->operand : product;
+}
+
 // beta * self + alpha * product. A zero beta ignores self, NaN included.
-Value affine(const Call& call, Value product) {
-  product = scaled(call, product, "alpha");
-  if (call.is_known("beta", 0)) return product;
-  const Value self = as(call.tensor("self"), product.dtype(), product.dims());
-  return add(scaled(call, self, "beta"), product);
+Value affine(const Call& call, Value joined) {
+  Value product = scaled(call, with_rows_apart(joined), "alpha");
+  if (!call.is_known("beta", 0)) {
+    Value self = call.tensor("self");
+    if (product.rank() > joined.rank() && self.rank() == 2) {
+      self = reshape(broadcast_to(self, joined.dims()), product.dims());
+    }
+    self = as(self, product.dtype(), product.dims());
+    product = add(scaled(call, self, "beta"), product);
+  }
+  return reshape(product, joined.dims());
 }
 
 Values mm(Call& call) { return {batched_matmul(call.tensor("self"), call.tensor("mat2"))}; }
@@ -94,27 +108,47 @@ Value scale_operand(Value scale, const Dims& dims) {
   return broadcast_to(value.numel() == 1 ? reshape(value, {}) : value, dims);
 }
 
-Values scaled_mm(Call& call) {
+Values scaled_product(Call& call, Value scale_a, Value scale_b) {
   const Value self = convert(call.tensor("self"), ElementType::kF32);
   const Value mat2 = convert(call.tensor("mat2"), ElementType::kF32);
   const Dims dims = {self.dim(0), mat2.dim(1)};
-  for (const char* name : {"scale_a", "scale_b"}) {
-    const Value scale = call.tensor(name);
-    if (scale.numel() == 1) continue;
-    const Dims expected = name[6] == 'a' ? Dims{dims[0], 1} : Dims{1, dims[1]};
-    if (scale.dims() != expected || !is_float(scale.dtype())) {
-      throw Unsupported("_scaled_mm: block-wise scales are not covered");
-    }
-  }
+  const auto check = [](Value scale, const Dims& by_line) {
+    if (scale.numel() == 1 || (scale.dims() == by_line && is_float(scale.dtype()))) return;
+    throw Unsupported("_scaled_mm: block-wise scales are not covered");
+  };
+  check(scale_a, {dims[0], 1});
+  check(scale_b, {1, dims[1]});
   Value out = batched_matmul(self, mat2);
-  out = multiply(out, multiply(scale_operand(call.tensor("scale_a"), dims),
-                               scale_operand(call.tensor("scale_b"), dims)));
+  out = multiply(out, multiply(scale_operand(scale_a, dims), scale_operand(scale_b, dims)));
   if (call.has("bias")) out = add(out, as(call.tensor("bias"), out.dtype(), dims));
   const ElementType type = call.dtype("out_dtype").value_or(call.tensor("self").dtype());
   if (call.has("scale_result") && bit_width(type) == 8) {
     out = divide(out, scale_operand(call.tensor("scale_result"), dims));
   }
-  return {convert(out, type)};
+  return {cast(out, type)};
+}
+
+Values scaled_mm(Call& call) {
+  return scaled_product(call, call.tensor("scale_a"), call.tensor("scale_b"));
+}
+
+// The scales come in lists, since some recipes have two; those covered have one.
+Values scaled_mm_v2(Call& call) {
+  for (const char* name : {"recipe_a", "recipe_b"}) {
+    constexpr int64_t kTensorWise = 0, kRowWise = 1;
+    const Dims recipe = call.ints(name);
+    if (recipe != Dims{kTensorWise} && recipe != Dims{kRowWise}) {
+      throw Unsupported("_scaled_mm_v2: block-wise scales are not covered");
+    }
+  }
+  if (!call.ints("contraction_dim").empty()) {
+    throw Unsupported("_scaled_mm_v2: contraction_dim is not covered");
+  }
+  const Values a = call.tensors("scale_a"), b = call.tensors("scale_b");
+  if (a.size() != 1 || b.size() != 1) {
+    throw Unsupported("_scaled_mm_v2: one scale per matrix is covered");
+  }
+  return scaled_product(call, a[0], b[0]);
 }
 
 Values grouped_mm(Call& call) {
@@ -140,6 +174,7 @@ void register_matmul(Registry& r) {
   r.add("aten::addr", addr);
   r.add("aten::_addmm_activation", addmm_activation);
   r.add("aten::_scaled_mm", scaled_mm);
+  r.add("aten::_scaled_mm_v2", scaled_mm_v2);
   // Its meta kernel takes bfloat16 alone, as CUDA does; the CPU's takes float32 too.
   r.add("aten::_grouped_mm", grouped_mm, {.own_types = true});
 }

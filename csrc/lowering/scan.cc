@@ -18,16 +18,6 @@ using Associative = std::function<Value(Value, Value)>;
 // blocks of this size, and the totals of the blocks are scanned in turn.
 constexpr int64_t kBlock = 16;
 
-Value scan_block(Value value, int64_t dim, Value identity, const Associative& combine) {
-  const int64_t n = value.dim(dim);
-  sh::Window window{.dimensions = Dims(value.dims().size(), 1),
-                    .padding_low = Dims(value.dims().size(), 0)};
-  window.dimensions[static_cast<size_t>(dim)] = n;
-  window.padding_low[static_cast<size_t>(dim)] = n - 1;
-  return sh::reduce_window({value}, {identity}, window,
-                           [&](const Values& v) { return Values{combine(v[0], v[1])}; })[0];
-}
-
 // `low` and `high` positions of padding along one dimension; negative ones cut.
 Value pad_dim(Value value, int64_t dim, Value padding, int64_t low, int64_t high) {
   Dims lows(value.dims().size(), 0), highs(value.dims().size(), 0);
@@ -36,22 +26,42 @@ Value pad_dim(Value value, int64_t dim, Value padding, int64_t low, int64_t high
   return sh::pad(value, padding, lows, highs);
 }
 
+Value scan_block(Value value, int64_t dim, Value identity, const Associative& combine,
+                 Combination kind) {
+  const int64_t n = value.dim(dim);
+  if (kind == Combination::kCompound) {
+    // Each step doubles how many elements are in a total.
+    for (int64_t reach = 1; reach < n; reach *= 2) {
+      value = combine(pad_dim(value, dim, identity, reach, -reach), value);
+    }
+    return value;
+  }
+  sh::Window window{.dimensions = Dims(value.dims().size(), 1),
+                    .padding_low = Dims(value.dims().size(), 0)};
+  window.dimensions[static_cast<size_t>(dim)] = n;
+  window.padding_low[static_cast<size_t>(dim)] = n - 1;
+  return sh::reduce_window({value}, {identity}, window,
+                           [&](const Values& v) { return Values{combine(v[0], v[1])}; })[0];
+}
+
 }  // namespace
 
-Value scan_along(Value value, int64_t dim, Value identity, const Associative& combine) {
+Value scan_along(Value value, int64_t dim, Value identity, const Associative& combine,
+                 Combination kind) {
   const int64_t n = value.dim(dim);
   if (value.numel() == 0 || n == 1) return value;
-  if (n <= kBlock) return scan_block(value, dim, identity, combine);
+  if (n <= kBlock) return scan_block(value, dim, identity, combine, kind);
 
   const int64_t blocks = (n + kBlock - 1) / kBlock;
   const Value padded = pad_dim(value, dim, identity, 0, blocks * kBlock - n);
   Dims split = value.dims();
   split[static_cast<size_t>(dim)] = blocks;
   split.insert(split.begin() + dim + 1, kBlock);
-  const Value inner = scan_block(sh::reshape(padded, split), dim + 1, identity, combine);
+  const Value inner = scan_block(sh::reshape(padded, split), dim + 1, identity, combine, kind);
 
   const Value totals = sh::squeeze_dim(sh::slice_dim(inner, dim + 1, kBlock - 1, kBlock), dim + 1);
-  const Value before = pad_dim(scan_along(totals, dim, identity, combine), dim, identity, 1, -1);
+  const Value before =
+      pad_dim(scan_along(totals, dim, identity, combine, kind), dim, identity, 1, -1);
   const Value joined = combine(spread(before, split, {dim + 1}), inner);
   return sh::slice_dim(sh::reshape(joined, padded.dims()), dim, 0, n);
 }
@@ -121,8 +131,8 @@ Values logcumsumexp(Call& call) {
   const Value x = convert_halves(at_least_1d(call.tensor("self")));
   if (!sh::is_float(x.dtype())) throw Unsupported("logcumsumexp: not real floating point");
   const Value identity = sh::lowest(call.builder(), TensorType{x.dtype(), {}});
-  return {like_self(call,
-                    scan_along(x, wrap_dim(call.integer("dim"), x.rank()), identity, log_add_exp))};
+  return {like_self(call, scan_along(x, wrap_dim(call.integer("dim"), x.rank()), identity,
+                                     log_add_exp, Combination::kCompound))};
 }
 
 // Values and the last position each of them was taken from.

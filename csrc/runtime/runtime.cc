@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "pjrt/error.h"
+#include "runtime/host_heap.h"
 
 namespace torch_tpu::runtime {
 
@@ -102,6 +103,7 @@ Runtime::Runtime() : choice_(choose()) {
   pjrt::Options options;
   // CPU plugins make four devices unless told; others refuse options they do not know.
   if (choice_.source != "libtpu") {
+    keep_freed_memory();
     options["cpu_device_count"] = static_cast<int64_t>(cpu_devices_wanted());
   }
   try {

@@ -85,6 +85,15 @@ void Builder::alias(size_t parameter, size_t result) {
   aliases_.emplace_back(parameter, result);
 }
 
+const Builder::Rearrangement* Builder::rearrangement(Value result) const {
+  const auto found = rearrangements_.find(result.id());
+  return found == rearrangements_.end() ? nullptr : &found->second;
+}
+
+void Builder::note_rearrangement(Value result, Rearrangement rearrangement) {
+  rearrangements_.insert_or_assign(result.id(), std::move(rearrangement));
+}
+
 void Builder::check_operands(std::string_view op, const Values& operands) const {
   for (const Value v : operands) {
     if (!v) fail(op, "expected a value, got an empty handle");

@@ -13,6 +13,7 @@
 #include <deque>
 #include <functional>
 #include <stdexcept>
+#include <unordered_map>
 #include <utility>
 
 #include "stablehlo/types.h"
@@ -85,6 +86,15 @@ class Builder {
   }
   bool float32_products_asked() const { return float32_products_asked_; }
 
+  // What a transpose or a reshape was made of, for whoever would rather read that.
+  struct Rearrangement {
+    Value operand;
+    Dims permutation;  // empty: a reshape
+  };
+  // Null for the results of other operations.
+  const Rearrangement* rearrangement(Value result) const;
+  void note_rearrangement(Value result, Rearrangement rearrangement);
+
   size_t num_parameters() const { return parameters_.size(); }
   size_t num_operations() const { return num_operations_; }
   const TensorType& type(int32_t id) const { return values_[static_cast<size_t>(id)].type; }
@@ -116,6 +126,7 @@ class Builder {
   std::deque<Entry> values_;         // by value id; a deque so that type() references stay valid
   std::vector<int32_t> parameters_;  // value ids of main's arguments
   std::vector<std::pair<size_t, size_t>> aliases_;
+  std::unordered_map<int32_t, Rearrangement> rearrangements_;  // by the result's id
   std::string body_;
   size_t num_operations_ = 0;
   Float32Products float32_products_;

@@ -62,7 +62,9 @@ Value reshape(Value x, const Dims& dims) {
     fail(kOp, to_string(x.type()) + " has " + std::to_string(x.numel()) + " elements, but " +
                   to_string(result) + " has " + std::to_string(result.numel()));
   }
-  return x.builder().append1(kOp, {x}, "", result);
+  const Value reshaped = x.builder().append1(kOp, {x}, "", result);
+  x.builder().note_rearrangement(reshaped, {x, {}});
+  return reshaped;
 }
 
 Value flatten(Value x) { return reshape(x, {x.numel()}); }
@@ -74,8 +76,10 @@ Value transpose(Value x, const Dims& permutation) {
   if (std::is_sorted(permutation.begin(), permutation.end())) return x;
   Dims dims;
   for (const int64_t p : permutation) dims.push_back(x.dim(p));
-  return x.builder().append1(kOp, {x}, "permutation = " + dense_array(permutation),
-                             {x.dtype(), dims});
+  const Value result =
+      x.builder().append1(kOp, {x}, "permutation = " + dense_array(permutation), {x.dtype(), dims});
+  x.builder().note_rearrangement(result, {x, permutation});
+  return result;
 }
 
 Value slice(Value x, const Dims& start, const Dims& limit, const Dims& strides) {

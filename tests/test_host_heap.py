@@ -1,0 +1,64 @@
+"""The memory that programs on a CPU plugin free stays in the process, unless it is given back."""
+
+from __future__ import annotations
+
+import subprocess_python
+
+# Page faults of a program with results of 64 MB, run again and again, and the process's memory
+# before and after empty_cache().
+CODE = """
+    import resource
+    import torch
+
+    def faults():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+    def resident():
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize()
+
+    x = torch.ones(4096, 4096, device="tpu")
+
+    def run():
+        y = x + 1
+        torch.tpu.synchronize()
+        del y
+
+    for _ in range(15):
+        run()
+    before = faults()
+    for _ in range(10):
+        run()
+    print(faults() - before)
+    del x
+    full = resident()
+    torch.tpu.empty_cache()
+    print(full - resident())
+"""
+
+PAGES = 4096 * 4096 * 4 // 4096
+
+
+def _figures(keep: str) -> tuple[int, int]:
+    faults, returned = subprocess_python.run(CODE, TORCH_TPU_CPU_KEEP_MEMORY=keep).split()
+    return int(faults), int(returned)
+
+
+def test_freed_memory_is_used_again() -> None:
+    faults, returned = _figures("")
+    assert faults < PAGES
+    # empty_cache() gives back what was kept: both arrays.
+    assert returned > 100e6
+
+
+def test_keeping_memory_can_be_switched_off() -> None:
+    faults, _ = _figures("0")
+    assert faults > 9 * PAGES
+
+
+def test_a_setting_that_nobody_understands_is_refused() -> None:
+    message = subprocess_python.run_failing(
+        "import torch; torch.ones(2, device='tpu').add(1).cpu()",
+        TORCH_TPU_CPU_KEEP_MEMORY="yes",
+    )
+    assert "TORCH_TPU_CPU_KEEP_MEMORY: expected 0 or 1, got 'yes'" in message
