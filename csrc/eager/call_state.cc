@@ -161,12 +161,11 @@ class Gatherer {
 
   void cpu_scalar(const at::Tensor& t) {
     if (!is_cpu_scalar(t)) {
-      TORCH_CHECK(t.device().is_cpu() || t.device().is_meta(), what(),
-                  ": cannot use a tensor on ", t.device(), " together with tpu tensors");
-      TORCH_CHECK(false,
-                  "Expected all tensors to be on the same device, but found at least two devices, ",
-                  "tpu:", std::max(state_.device, 0), " and ", t.device(), "! (when calling ",
-                  what(), ")");
+      TORCH_CHECK(t.device().is_cpu() || t.device().is_meta(), what(), ": cannot use a tensor on ",
+                  t.device(), " together with tpu tensors");
+      TORCH_CHECK(
+          false, "Expected all tensors to be on the same device, but found at least two devices, ",
+          "tpu:", std::max(state_.device, 0), " and ", t.device(), "! (when calling ", what(), ")");
     }
     key_.push_back(kCpuScalar | static_cast<uint64_t>(t.scalar_type()) << 8 |
                    static_cast<uint64_t>(t.unsafeGetTensorImpl()->is_wrapped_number()) << 16);

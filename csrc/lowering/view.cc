@@ -334,8 +334,8 @@ Value write_box(Value base, const Box& box, Value update, const Values& origin =
     }
   }
   v = reshape_if(v, box.extent());
-  const bool chosen = origin.empty() && box.radix != base.dims() &&
-                      CompilingFor::platform() == Platform::kCpu;
+  const bool chosen =
+      origin.empty() && box.radix != base.dims() && CompilingFor::platform() == Platform::kCpu;
   return reshape_if(paste(reshape_if(base, box.radix), v, box, origin, chosen), base.dims());
 }
 
