@@ -1,9 +1,9 @@
 """Train tiny models of many architectures for one step on the device and on the CPU, and compare.
 
 Takes a folder of tiny configurations: `tiny.py`, which builds a model and its inputs from a
-configuration, and `configs/*.json`. Each model runs forward, backward and one AdamW step; a line
-per model says what differed and which operators ran on the CPU. A run can be stopped and taken up
-again: models already in the output file are passed over.
+configuration, and `configs/*.json`. Each model runs forward, backward and one AdamW step, and
+generates a few tokens if it can; a line per model says what differed and which operators ran on the
+CPU. A run can be stopped and taken up again: models already in the output file are passed over.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ FORWARD_TOLERANCE = 1e-3
 GRADIENT_TOLERANCE = 2e-3
 # Gradients smaller than this everywhere are rounding noise.
 NOISE = 1e-5
+NEW_TOKENS = 4
 
 
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
@@ -82,30 +83,58 @@ def loss_of(output: Any) -> torch.Tensor | None:
     return torch.stack(parts).sum() if parts else None
 
 
-def build(tiny: Any, name: str, folder: Path) -> tuple[torch.nn.Module, dict[str, Any], Any]:
-    """Model and inputs of a configuration, and the CPU's output for them."""
+def generated(model: Any, inputs: dict[str, Any]) -> torch.Tensor | None:
+    """Tokens, each the likeliest; None where the model does not generate any from its inputs."""
+    if not getattr(model, "can_generate", bool)():
+        return None
+    given = {name: value for name, value in inputs.items() if "labels" not in name}
+    result = model.generate(**given, max_new_tokens=NEW_TOKENS, do_sample=False)
+    return result if isinstance(result, torch.Tensor) and not result.is_floating_point() else None
+
+
+def compare_generation(
+    model: torch.nn.Module, twin: torch.nn.Module, inputs: dict[str, Any], device: str
+) -> list[str]:
+    """What differs in generation, where the CPU can do it."""
+    try:
+        expected = generated(model, inputs)
+    except Exception:
+        return []
+    if expected is None:
+        return []
+    actual = generated(twin, moved(inputs, device))
+    if actual is None or not torch.equal(actual.cpu(), expected):
+        return ["generates other tokens"]
+    return []
+
+
+def build(
+    tiny: Any, name: str, folder: Path
+) -> tuple[torch.nn.Module, torch.nn.Module, dict[str, Any], Any]:
+    """Model, a copy of it and inputs of a configuration, and the CPU's output for them."""
     spec = json.loads((folder / "configs" / f"{name}.json").read_text())
     torch.manual_seed(0)
     cls = tiny.get_class(spec["class"])
     config = tiny.config_for(spec["model_type"], cls, spec["shrink_level"])
     model = cls(config).eval()
+    # Before it runs: some keep tensors of a forward pass.
+    twin = copy.deepcopy(model)
     inputs = tiny.build_inputs(model, spec["kind"], config, labels=True)
     try:
-        return model, inputs, model(**inputs)
+        return model, twin, inputs, model(**inputs)
     except Exception as error:
         placeholders = tiny.fix_image_tokens(str(error), inputs)
         if placeholders:
             inputs = tiny.put_placeholders(inputs, *placeholders)
         else:
             inputs = tiny.build_inputs(model, spec["kind"], config, labels=False)
-        return model, inputs, model(**inputs)
+        return model, twin, inputs, model(**inputs)
 
 
 def compare_model(tiny: Any, name: str, folder: Path, device: str) -> list[str]:
     """What differs between the device and the CPU; empty when nothing does."""
     try:
-        model, inputs, expected = build(tiny, name, folder)
-        twin = copy.deepcopy(model)
+        model, twin, inputs, expected = build(tiny, name, folder)
     except Exception as error:
         return [f"does not run on the CPU: {type(error).__name__}"]
     twin.to(device)
@@ -116,6 +145,7 @@ def compare_model(tiny: Any, name: str, folder: Path, device: str) -> list[str]:
     worst = max((difference(a, b) for a, b in pairs), default=0.0)
     if worst > FORWARD_TOLERANCE:
         found.append(f"forward differs by {worst:.2g}")
+    found += compare_generation(model, twin, inputs, device)
     cpu_loss, device_loss = loss_of(expected), loss_of(actual)
     if cpu_loss is not None and device_loss is not None:
         cpu_loss.backward()
@@ -143,6 +173,8 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=Path("model_sweep.tsv"))
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
+    # Products like the CPU's, not what a TPU takes them for by default.
+    torch.set_float32_matmul_precision("highest")
     sys.path.insert(0, str(options.folder))
     tiny = importlib.import_module("tiny")
     names = options.names or sorted(p.stem for p in (options.folder / "configs").glob("*.json"))

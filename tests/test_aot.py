@@ -254,6 +254,17 @@ def test_program_for_another_device(tmp_path: Path) -> None:
         dataclasses.replace(here, num_devices=4).bind(model)
 
 
+@needs_libtpu
+def test_running_total_of_several_operations() -> None:
+    class Total(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.logcumsumexp(0)
+
+    # Reductions over windows have to be simple ones there.
+    x = torch.randn(5, 5, 5, dtype=torch.bfloat16)
+    assert aot.compile(Total(), "tpu7x:2x2x1", args=(x,)).num_outputs == 1
+
+
 def test_text_has_no_interface() -> None:
     class Lowered:  # of another tool
         text = ADD

@@ -97,6 +97,9 @@ def test_fractional_pooling(
         )
 
     check(run, data(*shape, dtype=dtype), samples)
+    if count == 3:
+        # An image alone takes the first of a batch's samples.
+        check(run, data(*shape[1:], dtype=dtype), torch.cat([samples, samples / 2]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -41,8 +41,9 @@ def test_cholesky(shape: tuple[int, ...], dtype: torch.dtype) -> None:
 @pytest.mark.filterwarnings("ignore:torch.cholesky is deprecated")
 def test_older_cholesky() -> None:
     check(torch.cholesky, torch.zeros(0, 5), backward=False)
+    a = torch.eye(2, device="tpu")
     with pytest.raises(RuntimeError, match="cholesky: Expected result to be safely castable"):
-        torch.cholesky(torch.eye(2, device="tpu"), out=torch.zeros(2, 2, dtype=torch.int64).tpu())
+        torch.cholesky(a, out=a.long())
 
 
 def test_cholesky_gradient() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.nn.functional import ScalingType
 
 FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
 UNSIGNED = {
@@ -44,8 +45,8 @@ def test_float8_storage(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOAT8)
-@pytest.mark.parametrize("out", [torch.float32, torch.bfloat16])
-def test_scaled_mm(dtype: torch.dtype, out: torch.dtype) -> None:
+@pytest.mark.parametrize("out", [torch.float32, torch.bfloat16, None])
+def test_scaled_mm(dtype: torch.dtype, out: torch.dtype | None) -> None:
     a, b = torch.randn(16, 32).to(torch.float8_e4m3fn), torch.randn(16, 32).to(dtype)
     half, two = torch.tensor(0.5), torch.tensor(2.0)
 
@@ -56,7 +57,30 @@ def test_scaled_mm(dtype: torch.dtype, out: torch.dtype) -> None:
             scale_a=half.to(device),
             scale_b=two.to(device),
             out_dtype=out,
+        ).float()
+
+    torch.testing.assert_close(product("tpu").cpu(), product("cpu"))
+
+
+def test_scaled_mm_saturates() -> None:
+    a, b = torch.ones(4, 16).to(torch.float8_e4m3fn), torch.ones(16, 16).to(torch.float8_e4m3fn)
+    scale = torch.tensor(100.0)
+    assert_same_bits(
+        lambda device: torch._scaled_mm(
+            a.to(device), b.to(device).t(), scale.to(device), scale.to(device)
         )
+    )
+
+
+@pytest.mark.parametrize("recipe", [ScalingType.TensorWise, ScalingType.RowWise])
+def test_scaled_mm_with_a_recipe(recipe: ScalingType) -> None:
+    a, b = torch.randn(15, 32).to(torch.float8_e4m3fn), torch.randn(16, 32).to(torch.float8_e4m3fn)
+    by_row = recipe == ScalingType.RowWise
+    scale_a, scale_b = (torch.rand(15, 1), torch.rand(1, 16)) if by_row else torch.rand(2, 1)
+
+    def product(device: str) -> torch.Tensor:
+        scales = (scale_a.to(device), recipe, scale_b.to(device), recipe)
+        return torch.nn.functional.scaled_mm(a.to(device), b.to(device).t(), *scales)
 
     torch.testing.assert_close(product("tpu").cpu(), product("cpu"))
 

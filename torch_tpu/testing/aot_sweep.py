@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -58,6 +59,7 @@ def sweep(
     topologies: Iterable[str] = TOPOLOGIES,
     timeout: float = 300.0,
     limit: int | None = None,
+    without: str | None = None,
     quiet: bool = False,
 ) -> list[Result]:
     """Compiles what `results` does not have yet and returns the results of all programs.
@@ -68,10 +70,11 @@ def sweep(
         topologies: What to compile each program for.
         timeout: Seconds after which a program counts as hanging.
         limit: How many compilations to do at most in this call.
+        without: An element type, "f64" say; programs that have it are passed over.
         quiet: No progress on stderr.
     """
     topologies = tuple(topologies)
-    programs = _programs(folder)
+    programs = _programs(folder, without)
     known = read_results(results)
     missing = [
         (key, topology)
@@ -133,11 +136,14 @@ def report(results: Iterable[Result]) -> str:
     return "\n".join(lines)
 
 
-def _programs(folder: Path) -> dict[str, Path]:
+def _programs(folder: Path, without: str | None) -> dict[str, Path]:
     """Each distinct program once, in the order of file names."""
+    unwanted = None if without is None else re.compile(rf"[<x]{without}\b".encode())
     programs: dict[str, Path] = {}
     for path in sorted(folder.glob("*.mlir")):
-        programs.setdefault(hashlib.sha256(path.read_bytes()).hexdigest(), path)
+        text = path.read_bytes()
+        if unwanted is None or not unwanted.search(text):
+            programs.setdefault(hashlib.sha256(text).hexdigest(), path)
     return programs
 
 
@@ -256,8 +262,8 @@ def _compile_one(key: str, path: Path, topology: str) -> Result:
         path.name,
         "ok",
         program.compile_seconds,
-        peak_bytes=program.memory.peak,
-        flops=program.flops,
+        peak_bytes=program.memory.peak or 0,
+        flops=program.flops or 0.0,
         estimated_seconds=program.estimated_seconds,
     )
 
@@ -279,6 +285,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--topology", action="append", help=f"default: {', '.join(TOPOLOGIES)}")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds for one program")
     parser.add_argument("--limit", type=int, help="compile at most so many now")
+    parser.add_argument("--without", metavar="TYPE", help="no programs with this type, e.g. f64")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.worker:
@@ -292,6 +299,7 @@ def main(argv: list[str] | None = None) -> int:
         topologies=arguments.topology or TOPOLOGIES,
         timeout=arguments.timeout,
         limit=arguments.limit,
+        without=arguments.without,
     )
     print(report(results))
     return 0 if all(result.status == "ok" for result in results) else 1

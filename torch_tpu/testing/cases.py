@@ -67,6 +67,8 @@ class Result:
     case: Case
     status: Status
     samples: int = 0
+    left_out: int = 0
+    """Samples of the database that were not run, because of `Options.samples`."""
     failures: list[Failure] = field(default_factory=list)
     failed: int = 0
     """Samples that failed; `failures` holds the first few of them."""

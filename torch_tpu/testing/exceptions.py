@@ -134,6 +134,8 @@ _SQUARED = "repeated squaring multiplies rounding errors; both start from the sa
 _STEEP = "the slope near the end of the domain multiplies the rounding of the function"
 _FIXED_POINT = "the CPU rounds weights to fixed point for bytes"
 _ALIGNMENTS = "gradients are differences of sums over all alignments"
+_GAPS = "divides by differences of squared singular values, again and again"
+_REFLECTIONS = "sums over products of all reflections, whose terms cancel"
 _RATIOS = "differences of ratios of erfcx, each rounded"
 # (suite, operator, dtype); "" stands for every suite.
 WIDER: dict[tuple[str, str, torch.dtype], Wider] = {
@@ -146,6 +148,9 @@ WIDER: dict[tuple[str, str, torch.dtype], Wider] = {
     ("", "nn.functional.upsample_bilinear", torch.uint8): Wider(0, 1, _FIXED_POINT),
     ("modules", "nn.CTCLoss", torch.float32): Wider(1e-5, 3e-5, _ALIGNMENTS),
     ("gradients", "logcumsumexp", torch.float32): Wider(1e-3, 1e-3, _CANCELS),
+    ("gradients", "svd", torch.complex64): Wider(1e-4, 2e-4, _GAPS),
+    ("gradients", "linalg.svd", torch.complex64): Wider(1e-4, 2e-4, _GAPS),
+    ("gradients", "linalg.householder_product", torch.float32): Wider(5e-5, 2e-4, _REFLECTIONS),
     ("gradients", "erfinv", torch.float32): Wider(2e-5, 1e-5, _STEEP),
     ("gradients", "special.ndtri", torch.float32): Wider(5e-6, 1e-5, _STEEP),
     ("gradients", "special.log_ndtr", torch.float32): Wider(5e-5, 2e-5, _RATIOS),

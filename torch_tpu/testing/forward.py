@@ -18,6 +18,8 @@ DTYPE_NAMES = (
     "uint8",
     "bool",
     "complex64",
+    "float8_e4m3fn",
+    "float8_e5m2",
 )
 
 

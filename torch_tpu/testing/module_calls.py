@@ -12,7 +12,7 @@ import torch
 from torch.testing._internal.common_utils import noncontiguous_like
 
 from torch_tpu.testing import databases, exceptions
-from torch_tpu.testing.cases import DTYPES, Case, Options, Result, spread
+from torch_tpu.testing.cases import DTYPES, Case, Options, Result
 from torch_tpu.testing.gradients import differentiated
 from torch_tpu.testing.operator_calls import Arguments, Checker
 from torch_tpu.testing.placement import over_tensors, tensors_in
@@ -81,7 +81,7 @@ def run(case: Case, options: Options) -> Result:
             info, device="cpu", dtype=dtype, requires_grad=True, training=training
         )
     )
-    for item in spread(inputs, options.samples):
+    for item in checker.some_of(inputs):
         if item.forward_input is None:
             continue
         torch.manual_seed(0)

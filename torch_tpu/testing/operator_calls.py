@@ -155,7 +155,13 @@ class Checker:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             items = list(self.info.sample_inputs("cpu", self.dtype, requires_grad=requires_grad))
-        return spread(items, self.options.samples)
+        return self.some_of(items)
+
+    def some_of(self, items: list[Any]) -> list[Any]:
+        """As many of the items as the options allow."""
+        chosen = spread(items, self.options.samples)
+        self.result.left_out = len(items) - len(chosen)
+        return chosen
 
     def note(self, name: str) -> None:
         """Counts something that is no failure."""

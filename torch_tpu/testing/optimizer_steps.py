@@ -11,7 +11,7 @@ import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from torch_tpu.testing import databases
-from torch_tpu.testing.cases import Case, Options, Result, spread
+from torch_tpu.testing.cases import Case, Options, Result
 from torch_tpu.testing.operator_calls import Arguments, Checker
 
 STEPS = 10
@@ -150,7 +150,7 @@ def run(case: Case, options: Options) -> Result:
         configurations = [c for c in configurations if not c.kwargs.get("capturable")]
     data = torch.randn((4, 5), generator=torch.Generator().manual_seed(1)).to(checker.dtype)
     complex_too = info.supports_complex and case.variant in ("single", "foreach")
-    for configuration in spread(configurations, options.samples):
+    for configuration in checker.some_of(configurations):
         for schedule in schedules:
             for complex_one in (False, True) if complex_too else (False,):
                 arguments = Arguments(

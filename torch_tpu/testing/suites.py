@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from torch_tpu.testing import (
+    compiled_calls,
     errors,
     foreach,
     forward,
@@ -23,4 +24,5 @@ SUITES: dict[str, tuple[Callable[[], Iterator[Case]], Callable[[Case, Options], 
     "errors": (errors.cases, errors.run),
     "modules": (module_calls.cases, module_calls.run),
     "optimizers": (optimizer_steps.cases, optimizer_steps.run),
+    "compile": (compiled_calls.cases, compiled_calls.run),
 }

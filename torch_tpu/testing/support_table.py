@@ -20,6 +20,7 @@ _DTYPE_GROUPS = {
     "integers": ("int64", "int32", "uint8"),
     "bool": ("bool",),
     "complex64": ("complex64",),
+    "float8": ("float8_e4m3fn", "float8_e5m2"),
 }
 _OTHER_SUITES = {
     "foreach": "Lists of tensors",
@@ -44,25 +45,29 @@ _COLUMNS: dict[str, Callable[[Result], bool]] = {
     "twice": _gradients(("gradgrad",)),
     "variants": lambda r: r.case.suite == "variants",
     "errors": lambda r: r.case.suite == "errors",
+    "compiled": lambda r: r.case.suite == "compile",
 }
 
 _LEGEND = """\
 A row is an entry of PyTorch's operator database. Its sample inputs are run on the device and on the
 CPU, and results are compared with `torch.testing`'s tolerances; the columns are
 
-- a dtype, or a group of them: halves are bfloat16 and float16, integers int64, int32 and uint8;
+- a dtype, or a group of them: halves are bfloat16 and float16, integers int64, int32 and uint8,
+  float8 e4m3fn and e5m2;
 - **backward**: gradients of float32 and complex64 inputs, and of in-place variants; **twice**:
   those of the gradients;
 - **variants**: as a method, in place and with `out=`; with inputs that are non-contiguous,
   transposed, expanded, empty and without dimensions;
 - **errors**: calls that must fail, with the CPU's type of exception and its message, or one that
   PyTorch's database accepts;
+- **compiled**: through `torch.compile`;
 - **on the CPU**: the operators the CPU computed instead, where there are any;
-- **TPU**: whether the programs compile for TPUs ahead of time.
+- **TPU**: whether the programs that were tried compile for TPUs ahead of time.
 
-A cell says `yes` when every sample does what the CPU does, else how many of the samples fail. It is
-empty where PyTorch's CPU has nothing to compare with, and `-` where a case is left out for the
-reason listed at the end."""
+A cell says `yes` when every sample that was run does what the CPU does, else how many of them fail.
+It is empty where PyTorch's CPU has nothing to compare with, and `-` where a case is left out for
+the reason listed at the end. The totals say how many samples the databases have beyond those that
+were run."""
 
 
 def _cell(found: list[Result]) -> str:
@@ -100,6 +105,7 @@ def _totals(found: list[Result]) -> list[str]:
         counts = by_suite[(r.case.suite, r.case.variant, r.case.dtype)]
         counts[r.status] += 1
         counts["samples"] += r.samples
+        counts["left out"] += r.left_out
         counts["fallback"] += bool(r.fallbacks)
     rows = [
         [
@@ -108,12 +114,13 @@ def _totals(found: list[Result]) -> list[str]:
             str(sum(n[status] for status in _BAD)),
             str(n["excluded"]),
             str(n["samples"]),
+            str(n["left out"]),
             str(n["fallback"]),
         ]
         for key, n in by_suite.items()
     ]
-    header = ["suite", "variant", "dtype", "pass", "fail", "left out", "samples", "use the CPU"]
-    return _table(header, rows)
+    header = ["suite", "variant", "dtype", "pass", "fail", "left out"]
+    return _table([*header, "samples", "not run", "use the CPU"], rows)
 
 
 def _headline(by_operator: dict[str, list[Result]]) -> list[str]:
@@ -136,10 +143,11 @@ def _headline(by_operator: dict[str, list[Result]]) -> list[str]:
 
     lines = []
     for said, of_suites in (
-        ("that the CPU has do what it does with all samples and dtypes, forward", ("forward",)),
+        ("that the CPU has do what it does with all dtypes, forward", ("forward",)),
         ("have the CPU's gradients", ("gradients",)),
         ("do what it does when called otherwise", ("variants",)),
         ("refuse wrong calls as the CPU does", ("errors",)),
+        ("do what the CPU does through torch.compile", ("compile",)),
     ):
         good, all_of_them = count(*of_suites)
         if all_of_them:
@@ -148,6 +156,16 @@ def _headline(by_operator: dict[str, list[Result]]) -> list[str]:
     used = [n for n, f in forward.items() if any(r.fallbacks for r in f)]
     tried = [n for n, f in forward.items() if any(r.samples for r in f)]
     lines.append(f"- {len(tried) - len(used)} of {len(tried)} never use the CPU, forward.")
+    foreign = [
+        name
+        for name in databases.operators()
+        if all(r.status == "not applicable" for r in forward.get(name, ()))
+    ]
+    if foreign:
+        lines.append(
+            f"- {len(foreign)} entries of the database have nothing to compare with on the CPU: "
+            f"{', '.join(foreign)}."
+        )
     return lines
 
 
