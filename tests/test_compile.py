@@ -15,6 +15,7 @@ from compare import assert_same, dispatch_stats, named_tensors
 from torch.utils.checkpoint import checkpoint
 
 from torch_tpu import PerformanceWarning, tpu
+from torch_tpu.compiler.graph import compile_graph
 from torch_tpu.tpu import EagerMode
 
 F = torch.nn.functional
@@ -408,6 +409,12 @@ def test_several_devices() -> None:
         out[0].sum().backward()
         a.sum().backward()
         torch.testing.assert_close(on_device.grad.cpu(), w.grad, rtol=0.02, atol=0.05)
+        def on_cpu(x, y):
+            return x + 1, y.cpu().sum() + 1, x.cpu().sum() * y.cpu().sum()
+        out = torch.compile(on_cpu, fullgraph=True)(x.to("tpu:0"), y.to("tpu:1"))
+        assert [t.device.type for t in out] == ["tpu", "cpu", "cpu"]
+        for ours, theirs in zip(out, on_cpu(x, y)):
+            torch.testing.assert_close(ours.cpu(), theirs)
         def current(x):
             return x + torch.tpu.current_device()
         compiled = torch.compile(current, fullgraph=True)
@@ -436,6 +443,32 @@ class Cube(torch.autograd.Function):
 
 def test_autograd_function() -> None:
     check(lambda x: Cube.apply(x).sin(), torch.randn(4, requires_grad=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [lambda x, y: x.add_(1), lambda x, y: x[1:].zero_(), lambda x, y: y.mul_(2)],
+    ids=["an input", "a view of it", "a result"],
+)
+def test_a_write_to_what_the_backward_needs_is_noticed(write: Function) -> None:
+    """As in eager mode: the gradient would be wrong."""
+    compiled = torch.compile(lambda x, w: (x @ w, (x @ w).exp()), fullgraph=True)
+    x = torch.randn(3, 4, device="tpu")
+    w = torch.randn(4, 2, device="tpu", requires_grad=True)
+    outs = compiled(x, w)
+    with torch.no_grad():
+        write(x, outs[1])
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        sum(out.sum() for out in outs).backward()
+
+
+def test_a_write_to_a_cpu_tensor_that_the_backward_needs_is_noticed() -> None:
+    compiled = torch.compile(lambda x, factor: x * factor, fullgraph=True)
+    x, factor = torch.randn(3, device="tpu", requires_grad=True), torch.tensor(2.0)
+    out = compiled(x, factor)
+    factor.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
 
 
 def test_no_grad_and_inference_mode() -> None:
@@ -663,6 +696,17 @@ def test_every_eager_mode(mode: EagerMode) -> None:
         assert_same(out, torch.full((2, 2), 12.0).tanh() - 1)
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_warmup_leaves_nothing_without_data_behind(dynamic: bool) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x * torch.tensor(2.0) + torch.tensor([1.0, 2.0]).to(x.device)).mean(0)
+
+    compiled = torch.compile(function, dynamic=dynamic)
+    x = torch.randn(5, 2)
+    tpu.warmup(compiled, x.to("tpu"))
+    assert_same(compiled(x.to("tpu")), function(x), rtol=1e-5, atol=1e-6)
+
+
 def test_warmup_compiles_what_a_call_needs() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh()).to("tpu")
     compiled = torch.compile(model, fullgraph=True)
@@ -728,6 +772,26 @@ def test_threads_share_a_compiled_function() -> None:
     for thread in threads:
         thread.join()
     assert not errors
+
+
+def test_lowering_leaves_what_another_thread_traces_with_alone() -> None:
+    """PyTorch notes in a global which node is interpreted, while a graph is being traced."""
+    seen = []
+
+    def probe(x: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.fx.traceback.get_current_meta())
+        return x + 1
+
+    graph = torch.fx.Graph()
+    node = graph.call_function(probe, (graph.placeholder("x"),))
+    node.meta["stack_trace"] = "somewhere"
+    graph.output([node])
+    call = compile_graph(torch.fx.GraphModule({}, graph), "probed")
+    with torch.fx.traceback.preserve_node_meta():
+        outside = torch.fx.traceback.get_current_meta()
+        (out,) = call([torch.ones(2, device="tpu")])
+    assert len(seen) == 1 and seen[0] is outside
+    assert_same(out, torch.full((2,), 2.0))
 
 
 def test_another_process_compiles_nothing(tmp_path: Any) -> None:

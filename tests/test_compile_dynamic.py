@@ -534,11 +534,26 @@ def test_numbers_are_operands(device: torch.device, graphs: list[dynamic.Dynamic
     assert graph.num_programs == 1
 
 
-def test_buckets_are_checked(device: torch.device) -> None:
+@pytest.mark.parametrize("buckets", ["all", None, [3.5], [8, "16"], [], [0]])
+def test_buckets_are_checked(buckets: Any, device: torch.device) -> None:
     with pytest.raises(Exception, match="dynamic_buckets: expected"):
         torch.compile(
-            lambda x: x + 1, backend="tpu", dynamic=True, options={"dynamic_buckets": "all"}
+            lambda x: x + 1, backend="tpu", dynamic=True, options={"dynamic_buckets": buckets}
         )(torch.ones(3, device=device))
+
+
+def test_tensors_of_the_graph_itself(
+    device: torch.device, graphs: list[dynamic.DynamicGraph]
+) -> None:
+    def function(x: Tensor) -> Tensor:
+        return x[torch.tensor([1, 0, 1], device=x.device)].sum(0) + x.mean(0)
+
+    compiled = torch.compile(function, dynamic=True)
+    for size in (5, 7):
+        x = torch.randn(size, 4)
+        assert_same(compiled(x.to(device)), function(x))
+    (graph,) = graphs
+    assert graph.is_padded
 
 
 # --- What is not padded ---------------------------------------------------------------------------

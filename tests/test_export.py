@@ -307,3 +307,23 @@ def test_needs_no_device() -> None:
         """
     )
     assert printed == "True False 0\n"
+
+
+def test_a_written_argument_shares_memory_with_no_other() -> None:
+    def written(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        a.mul_(2)
+        return a + b
+
+    class Written(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return written(a, b)
+
+    program = aot.compile(Written(), "device", args=(torch.ones(2, 2), torch.ones(2, 2)))
+    both = torch.ones(8, device="tpu")
+    a, b = both[:4].view(2, 2), both[4:].view(2, 2)
+    program.run([a, b])  # of one storage, in different places
+    compare.assert_same(both, torch.tensor([2.0] * 4 + [1.0] * 4))
+    for one, other in [(a, a), (a, a.t()), (a, both[3:7].view(2, 2))]:
+        with pytest.raises(RuntimeError, match=r"expected input 0, .* to share no memory"):
+            program.run([one, other])
+    compare.assert_same(both, torch.tensor([2.0] * 4 + [1.0] * 4))

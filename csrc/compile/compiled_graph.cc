@@ -25,6 +25,14 @@ at::Tensor to_device(const at::Tensor& t, int device) {
       t, t.options().device(c10::Device(eager::kTpu, static_cast<c10::DeviceIndex>(device))));
 }
 
+// A change of one is seen in the other's version, which autograd compares with that of what it
+// saved.
+void share_version(c10::TensorImpl& impl, const at::Tensor& same) {
+  if (!impl.is_inference() && !same.is_inference()) {
+    impl.set_version_counter(same.unsafeGetTensorImpl()->version_counter());
+  }
+}
+
 // What the results of a trace are as outputs of its program.
 class Outputs {
  public:
@@ -98,6 +106,7 @@ CompiledGraph::SpecializationPtr CompiledGraph::find(std::span<const uint64_t> k
 }
 
 CompiledGraph::SpecializationPtr CompiledGraph::specialize(const Values& inputs,
+                                                           size_t num_constants,
                                                            const eager::CallState& state) const {
   auto out = std::make_shared<Specialization>();
   out->key = state.key;
@@ -130,7 +139,13 @@ CompiledGraph::SpecializationPtr CompiledGraph::specialize(const Values& inputs,
     r.offset = t.storage_offset();
     r.conj = t.is_conj();
     r.neg = t.is_neg();
-    if (const int slot = trace.slot_of(t); slot >= 0) {
+    const auto same =
+        std::find_if(given.begin(), given.end() - static_cast<std::ptrdiff_t>(num_constants),
+                     [&](const c10::IValue& g) { return g.isTensor() && g.toTensor().is_same(t); });
+    if (same != given.end() - static_cast<std::ptrdiff_t>(num_constants)) {
+      r.kind = Result::Kind::kGiven;
+      r.storage = static_cast<uint32_t>(same - given.begin());
+    } else if (const int slot = trace.slot_of(t); slot >= 0) {
       r.kind = Result::Kind::kInput;
       r.storage = static_cast<uint32_t>(slot);
     } else {
@@ -166,7 +181,7 @@ CompiledGraph::SpecializationPtr CompiledGraph::specialize(const Values& inputs,
 
 CompiledGraph::Values CompiledGraph::bind(const Specialization& specialization,
                                           const eager::CallState& state, eager::BufferList buffers,
-                                          const Values& inputs) const {
+                                          const Values& inputs, const Copies& copies) const {
   std::vector<at::Tensor> made(specialization.storages.size());
   // Of each slot, a tensor that has the storage.
   std::vector<const at::Tensor*> owners;
@@ -189,6 +204,17 @@ CompiledGraph::Values CompiledGraph::bind(const Specialization& specialization,
       out.push_back(r.constant);
       continue;
     }
+    const bool on_host = i < on_host_.size() && on_host_[i];
+    if (r.kind == Result::Kind::kGiven) {
+      at::Tensor t = inputs[r.storage].toTensor();
+      if (on_host) {
+        const auto copy = std::find_if(copies.begin(), copies.end(),
+                                       [&](const auto& c) { return c.second.is_same(t); });
+        t = copy != copies.end() ? copy->first : t.cpu();
+      }
+      out.emplace_back(std::move(t));
+      continue;
+    }
     at::Tensor t;
     if (r.kind == Result::Kind::kNew && !made[r.storage].defined()) {
       const NewStorage& storage = specialization.storages[r.storage];
@@ -202,11 +228,12 @@ CompiledGraph::Values CompiledGraph::bind(const Specialization& specialization,
           c10::Storage(same.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
           c10::scalarTypeToTypeMeta(r.dtype));
       impl->set_sizes_and_strides(r.sizes, r.strides, r.offset);
+      share_version(*impl, same);
       t = at::Tensor(std::move(impl));
     }
     if (r.conj) t.unsafeGetTensorImpl()->_set_conj(true);
     if (r.neg) t.unsafeGetTensorImpl()->_set_neg(true);
-    if (i < on_host_.size() && on_host_[i]) t = t.cpu();
+    if (on_host) t = t.cpu();
     out.emplace_back(std::move(t));
   }
   return out;
@@ -242,8 +269,7 @@ CompiledGraph::Values CompiledGraph::operator()(Values inputs) {
     }
   }
   if (device < 0) device = eager::current_device();
-  // CPU tensors, with their copies.
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  Copies copies;
   if (host) {
     for (c10::IValue& value : inputs) {
       if (!value.isTensor() || !value.toTensor().defined()) continue;
@@ -253,13 +279,16 @@ CompiledGraph::Values CompiledGraph::operator()(Values inputs) {
       value = copies.back().second;
     }
   }
+  const size_t num_given = inputs.size();
   if (!constants_.empty()) {
     const std::lock_guard lock(mutex_);
     for (c10::IValue& value : constants_) {
+      c10::IValue moved = value;
       if (value.isTensor() && !eager::is_tpu(value.toTensor())) {
-        value = to_device(value.toTensor(), device);
+        moved = to_device(value.toTensor(), device);
+        if (!eager::DryRun::current()) value = moved;  // there it holds no data
       }
-      inputs.push_back(value);
+      inputs.push_back(std::move(moved));
     }
   }
   const eager::ScopedCallState state;
@@ -267,7 +296,7 @@ CompiledGraph::Values CompiledGraph::operator()(Values inputs) {
   SpecializationPtr specialization = find(state->key);
   const bool known = specialization != nullptr;
   if (!known) {
-    specialization = specialize(inputs, *state);
+    specialization = specialize(inputs, inputs.size() - num_given, *state);
     const std::lock_guard lock(mutex_);
     known_.insert(known_.begin(), specialization);
   }
@@ -278,7 +307,7 @@ CompiledGraph::Values CompiledGraph::operator()(Values inputs) {
     }
     eager::launch(specialization->program, *state, buffers);
   }
-  Values out = bind(*specialization, *state, std::move(buffers), inputs);
+  Values out = bind(*specialization, *state, std::move(buffers), inputs, copies);
   for (const auto& [original, copy] : copies) {
     const int slot = state->find_slot(eager::device_storage(copy));
     const auto& written = specialization->program->outputs;

@@ -37,10 +37,11 @@ class CompiledGraph {
 
  private:
   struct Result {
-    enum class Kind : uint8_t { kConstant, kInput, kNew } kind = Kind::kConstant;
+    enum class Kind : uint8_t { kConstant, kGiven, kInput, kNew } kind = Kind::kConstant;
     c10::IValue constant;  // None or a number
-    // A view of an input's storage, or of the storage that is made for an output of the program.
-    uint32_t storage = 0;  // slot, or place among `storages`
+    // An input as it is, a view of an input's storage, or of the storage that is made for an output
+    // of the program.
+    uint32_t storage = 0;  // place among the inputs, slot, or place among `storages`
     c10::ScalarType dtype = c10::ScalarType::Undefined;
     std::vector<int64_t> sizes, strides;
     int64_t offset = 0;
@@ -57,13 +58,17 @@ class CompiledGraph {
     std::vector<Result> results;
   };
   using SpecializationPtr = std::shared_ptr<const Specialization>;
+  // CPU tensors among the inputs, with what stands for them on the device.
+  using Copies = std::vector<std::pair<at::Tensor, at::Tensor>>;
 
   // As a part of the program that is being traced on this thread (see step_trace.h).
   Values inside(Values inputs);
   SpecializationPtr find(std::span<const uint64_t> key) const;
-  SpecializationPtr specialize(const Values& inputs, const eager::CallState& state) const;
+  // `inputs` end with `num_constants` tensors of the graph's own.
+  SpecializationPtr specialize(const Values& inputs, size_t num_constants,
+                               const eager::CallState& state) const;
   Values bind(const Specialization& specialization, const eager::CallState& state,
-              eager::BufferList buffers, const Values& inputs) const;
+              eager::BufferList buffers, const Values& inputs, const Copies& copies) const;
 
   const std::string name_;
   const Body body_;

@@ -22,6 +22,20 @@ size_t nbytes_of(const LoadedProgram::Type& type) {
   return runtime::intern_layout(array_type(type))->nbytes;
 }
 
+// Whether two tensors lie in a storage at places that may be the same.
+bool overlap(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.storage().is_alias_of(b.storage()) || a.numel() == 0 || b.numel() == 0) return false;
+  const auto begin = [](const at::Tensor& t) {
+    return t.storage_offset() * static_cast<int64_t>(t.element_size());
+  };
+  const auto end = [&](const at::Tensor& t) {
+    int64_t last = 0;
+    for (int64_t i = 0; i < t.dim(); ++i) last += (t.size(i) - 1) * t.stride(i);
+    return begin(t) + (last + 1) * static_cast<int64_t>(t.element_size());
+  };
+  return begin(a) < end(b) && begin(b) < end(a);
+}
+
 }  // namespace
 
 LoadedProgram::LoadedProgram(std::string name, std::string_view bytes, std::vector<Type> inputs,
@@ -85,9 +99,22 @@ at::Tensor LoadedProgram::fit(size_t place, const at::Tensor& input, int device)
   return fitting;
 }
 
+void LoadedProgram::check_written(const std::vector<at::Tensor>& inputs) const {
+  for (const Program::Output& output : program_->outputs) {
+    if (output.slot < 0) continue;
+    const auto written = static_cast<size_t>(output.slot);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      TORCH_CHECK(i == written || !overlap(inputs[i], inputs[written]), name_, ": expected input ",
+                  written, ", which the program writes, to share no memory with another input, ",
+                  "got memory of input ", i, "; pass a copy of one of them");
+    }
+  }
+}
+
 std::vector<at::Tensor> LoadedProgram::operator()(const std::vector<at::Tensor>& inputs) const {
   TORCH_CHECK(inputs.size() == inputs_.size(), name_, ": expected ", inputs_.size(),
               " inputs, got ", inputs.size());
+  check_written(inputs);
   int device = -1;
   for (const at::Tensor& t : inputs) {
     if (device < 0 && eager::is_tpu(t)) device = t.device().index();

@@ -33,10 +33,12 @@ class LoadedProgram {
                 int64_t random_count);
 
   // Runs it. Inputs that are on the CPU, or in another order in memory, are copied first. Those
-  // that the program writes are written in place, and are the outputs that stand for them.
+  // that the program writes are written in place, and are the outputs that stand for them; it is an
+  // error if another input shares their memory.
   std::vector<at::Tensor> operator()(const std::vector<at::Tensor>& inputs) const;
 
  private:
+  void check_written(const std::vector<at::Tensor>& inputs) const;
   // The input as the program takes it.
   at::Tensor fit(size_t place, const at::Tensor& input, int device) const;
 

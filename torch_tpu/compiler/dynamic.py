@@ -194,7 +194,8 @@ class DynamicGraph:
         self._outputs: dict[tuple[int, ...], list[_Output]] = {}
         self._lowering = threading.Lock()
         self._lowered_for: _Plan | None = None
-        held = [tensor.detach() for tensor in self._own.tensors]
+        with plain_dispatch():  # compiling is under a mode of stand-ins for tensors
+            held = [tensor.detach() for tensor in self._own.tensors]
         self._program = _C.CompiledGraph(name, self._body, held, [], options)
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
@@ -340,11 +341,13 @@ class DynamicGraph:
         whole = [evaluate(e, plan.symbols) for e in self._expressions.whole]
         floats = [evaluate(e, plan.symbols) for e in self._expressions.floats]
         with plain_dispatch():
-            plan.values[device] = [
+            values = [
                 torch.tensor(whole, dtype=torch.int64).to(device),
                 torch.tensor(floats, dtype=torch.float64).to(device),
             ]
-        return plan.values[device]
+        if not _C.in_dry_run():  # there they hold no data
+            plan.values[device] = values
+        return values
 
     def _padded_inputs(self, plan: _Plan, given: Sequence[Any]) -> list[Any]:
         """The tensors among the inputs, those of dynamic sizes with their padding."""

@@ -22,7 +22,8 @@ class DynamicFamily:
     """
 
     def __init__(self, buckets: Any) -> None:
-        if not isinstance(buckets, bool | list | tuple):
+        sizes = buckets if isinstance(buckets, list | tuple) else ()
+        if not isinstance(buckets, bool | list | tuple) or any(type(s) is not int for s in sizes):
             raise TypeError(
                 f"dynamic_buckets: expected a list of sizes, True or False, got {buckets!r}"
             )

@@ -14,7 +14,7 @@ from torch._prims.rng_prims import run_and_save_rng_state
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
-from torch_tpu import tpu
+from torch_tpu import _C, tpu
 from torch_tpu._warnings import PerformanceWarning
 from torch_tpu.compiler.replay import (
     OwnTensors,
@@ -60,7 +60,10 @@ class Parts:
         self._is_cut_by_device = False
 
     def cut_by_device(self) -> None:
-        """Lets a program be of one device; what goes from one to another runs by itself."""
+        """Lets a program be of one device; what goes from one to another runs by itself.
+
+        So does what is on the CPU, there: no device of several is the one to compute it on.
+        """
         self._is_cut_by_device = True
         self._root.cut_by_device()
 
@@ -92,11 +95,18 @@ class Parts:
             out.append(value.cpu() if on_host else value)
         return out
 
+    def is_on_cpu(self, node: Node) -> bool:
+        """Whether a node is computed on the CPU."""
+        return self._is_cut_by_device and is_on_host(node)
+
     def replay(self, device: torch.device) -> Replay:
         """What calls a node by itself."""
-        if device not in self._own_values:
-            self._own_values[device] = [t.detach().to(device) for t in self._own.tensors]
-        return Replay(self.graph, self._own, self._own_values[device], device)
+        own_values = self._own_values.get(device)
+        if own_values is None:
+            own_values = [t.detach().to(device) for t in self._own.tensors]
+            if not _C.in_dry_run():  # there they hold no data
+                self._own_values[device] = own_values
+        return Replay(self.graph, self._own, own_values, device)
 
     def warn(self, node: Node, error: Exception) -> None:
         """Says which node it is, once for each operator of the graph."""
@@ -122,7 +132,11 @@ class _Alone:
         self.drops = drops
 
     def run(self, values: Values, device: torch.device) -> None:
-        replay = self.parts.replay(device_of_node(self.node) or device)
+        if self.parts.is_on_cpu(self.node):
+            replay = self.parts.replay(torch.device("cpu"))
+        else:
+            device = device_of_node(self.node) or device
+            replay = self.parts.replay(device)
 
         def lookup(node: Node) -> Any:
             if node.op == "get_attr":
@@ -131,7 +145,7 @@ class _Alone:
 
         args = map_arg(self.node.args, lookup)
         kwargs = map_arg(self.node.kwargs, lookup)
-        with plain_dispatch(), tpu.device(replay.device):
+        with plain_dispatch(), tpu.device(device):
             values[self.node] = replay.call_function(self.node.target, args, kwargs)
         for node in self.drops:
             del values[node]
@@ -198,6 +212,7 @@ class _Program:
             for device in map(device_of_node, node.all_input_nodes)
             if device is not None and device_of_node(node) not in (None, device)
         }
+        movers |= {node for node in self.nodes if self.parts.is_on_cpu(node)}
         _add_dependents(self.nodes, movers)
         self.cut = self._split(movers)
 

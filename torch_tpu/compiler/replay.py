@@ -97,6 +97,11 @@ class Replay(Interpreter):
 
         return run
 
+    @contextlib.contextmanager
+    def _set_current_node(self, node: Node) -> Iterator[None]:
+        """Nothing: what the base class notes is global, and another thread may be tracing."""
+        yield
+
     def run_node(self, n: Node) -> Any:
         """As the base class does; an exception carries the outermost node it came from."""
         try:
