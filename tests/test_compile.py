@@ -707,6 +707,13 @@ def test_a_warmup_leaves_nothing_without_data_behind(dynamic: bool) -> None:
     assert_same(compiled(x.to("tpu")), function(x), rtol=1e-5, atol=1e-6)
 
 
+def test_a_warmup_makes_the_graphs_constants() -> None:
+    compiled = torch.compile(lambda x: x + torch.tensor([1.0, 2.0, 3.0], device=x.device))
+    x = torch.ones(3, device="tpu")
+    tpu.warmup(compiled, x)
+    assert compiled(x).tolist() == [2, 3, 4]
+
+
 def test_warmup_compiles_what_a_call_needs() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh()).to("tpu")
     compiled = torch.compile(model, fullgraph=True)

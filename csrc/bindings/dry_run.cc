@@ -3,6 +3,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
+#include "eager/dry_run_pause.h"
 #include "eager/moving_views.h"
 
 namespace py = pybind11;
@@ -47,6 +48,10 @@ void bind_dry_run(py::module_& m) {
             return wait_for(*program);
           },
           py::arg("place"));
+  py::class_<eager::DryRunPause>(m, "DryRunPause")
+      .def(py::init<>())
+      .def("__enter__", &eager::DryRunPause::begin)
+      .def("__exit__", [](eager::DryRunPause& pause, const py::args&) { pause.end(); });
   m.def("in_dry_run", [] { return eager::DryRun::current() != nullptr; });
   m.def("is_hollow", &is_hollow, py::arg("tensor"));
   m.def("moving_views_epoch", &eager::moving_views_epoch);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 
+#include "eager/dry_run_pause.h"
 #include "eager/storage_resize.h"
 #include "runtime/compile_service.h"
 #include "runtime/runtime.h"
@@ -148,6 +149,15 @@ std::shared_ptr<Origin> origin_of(const Program& program, const CallState& state
 std::atomic<int> DryRun::running_{0};
 
 DryRun* DryRun::of_this_thread() { return t_current; }
+
+void DryRunPause::begin() {
+  TORCH_INTERNAL_ASSERT(!paused_);
+  paused_ = std::exchange(t_current, nullptr);
+}
+
+void DryRunPause::end() {
+  if (paused_) t_current = std::exchange(paused_, nullptr);
+}
 
 DryRun::~DryRun() {
   try {

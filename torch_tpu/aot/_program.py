@@ -9,6 +9,7 @@ import math
 import os
 import stat
 import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -281,11 +282,14 @@ class CompiledProgram:
             except (
                 zipfile.BadZipFile,
                 zipfile.LargeZipFile,
+                zlib.error,
+                EOFError,
+                NotImplementedError,
                 KeyError,
+                TypeError,
                 UnicodeDecodeError,
+                json.JSONDecodeError,
             ) as error:
-                raise _not_a_program(name, error) from error
-            except json.JSONDecodeError as error:
                 raise _not_a_program(name, error) from error
         for part, digest in meta["sha256"].items():
             if hashlib.sha256(parts[part]).hexdigest() != digest:
@@ -293,20 +297,23 @@ class CompiledProgram:
                     f"[aot] {name} is damaged: the checksum of its part {part!r} is wrong; compile "
                     "the program again"
                 )
-        interface = meta["interface"]
-        return cls(
-            topology=Topology(**meta["topology"]),
-            memory=Memory(**meta["memory"]),
-            costs=meta["costs"],
-            num_outputs=meta["num_outputs"],
-            compile_seconds=meta["compile_seconds"],
-            num_devices=meta["num_devices"],
-            identity=Identity(**meta["identity"]),
-            interface=None if interface is None else Interface.from_json(interface),
-            _executable=parts.pop(_EXECUTABLE),
-            _constants={part.removeprefix(_CONSTANTS): value for part, value in parts.items()},
-            _distrust=distrust,
-        )
+        try:
+            interface = meta["interface"]
+            return cls(
+                topology=Topology(**meta["topology"]),
+                memory=Memory(**meta["memory"]),
+                costs=meta["costs"],
+                num_outputs=meta["num_outputs"],
+                compile_seconds=meta["compile_seconds"],
+                num_devices=meta["num_devices"],
+                identity=Identity(**meta["identity"]),
+                interface=None if interface is None else Interface.from_json(interface),
+                _executable=parts.pop(_EXECUTABLE),
+                _constants={part.removeprefix(_CONSTANTS): value for part, value in parts.items()},
+                _distrust=distrust,
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise _not_a_program(name, error) from error
 
 
 def _not_a_program(name: str, error: Exception) -> ValueError:

@@ -61,5 +61,6 @@ def tpu(
         keep_inference_input_mutations=True,
         decompositions={},
     )
-    with AOT.running():
+    # Tracing makes the graph's constants, which stay: in a dry run they would be hollow.
+    with AOT.running(), _C.DryRunPause():
         return backend(graph, example_inputs)
