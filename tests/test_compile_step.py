@@ -789,3 +789,32 @@ def test_trainer_with_muon() -> None:
     assert losses == sorted(losses, reverse=True)
     assert isinstance(step, CompiledStep)
     one_program(step)
+
+
+def test_gradients_for_an_optimizer_outside_stay() -> None:
+    x = torch.randn(8, 4)
+    y = x.sum(1, keepdim=True)
+
+    def train(device: str, compiled: bool) -> list[float]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 1).to(device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+        def part(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss = (model(x) - y).square().mean()
+            loss.backward()
+            return loss.detach()
+
+        step: Any = torch.tpu.compile_step(part) if compiled else part  # type: ignore[attr-defined]
+        losses = []
+        for i in range(6):
+            # Arguments on the CPU are copied to the device, by the first call too.
+            losses.append(step(x, y).item())
+            if i % 2:
+                step(x, y)  # adds to the gradients of the first
+            optimizer.step()
+            optimizer.zero_grad()
+        assert not compiled or step.fallback_reason is None
+        return losses
+
+    torch.testing.assert_close(train("tpu", True), train("cpu", False), rtol=1e-5, atol=1e-6)

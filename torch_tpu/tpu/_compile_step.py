@@ -64,7 +64,8 @@ def compile_step(
         accumulate: Split the batch (the tensors' first dimension) into so many parts; their
             gradients are averaged before the optimizer steps.
         keep_gradients: Leave gradients in ``p.grad``. Without, gradients that were made in the step
-            exist only in the program, and ``p.grad`` is None afterwards.
+            for an optimizer that steps in it exist only in the program, and ``p.grad`` is None
+            afterwards.
         schedulers: Learning rate schedulers to be stepped after every call. The step may do so
             itself instead.
         max_programs: How many programs are kept, for different shapes or settings.
@@ -268,6 +269,7 @@ class CompiledStep:
         return self._capture(args, kwargs, arguments)
 
     def _eagerly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = _Arguments(args, kwargs).restored()  # on the device
         if self._accumulate == 1:
             return self._fn(*args, **kwargs)
         return Microbatches(self._fn, self._accumulate, traced=False).run(args, kwargs)
@@ -281,11 +283,21 @@ class CompiledStep:
         finally:
             handle.remove()
         self._warm = True
-        if not self._keep_gradients:
-            for p in _plain_leaves():
-                if p.grad is not None and gradients.get(id(p)) is not p.grad:
-                    p.grad = None
+        outlives = self._outliving_gradients()
+        for p in _plain_leaves():
+            if p.grad is not None and gradients.get(id(p)) is not p.grad and not outlives(p):
+                p.grad = None
         return result
+
+    def _outliving_gradients(self) -> Callable[[torch.Tensor], bool]:
+        """Whose gradients, made in the step, outlive it: those that no optimizer in it has used."""
+        used = {
+            id(p)
+            for optimizer in self._optimizers
+            for group in optimizer.param_groups
+            for p in group["params"]
+        }
+        return lambda p: self._keep_gradients or id(p) not in used
 
     def _note_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not any(optimizer is known for known in self._optimizers):
@@ -549,13 +561,14 @@ class _Capture:
         ]
         del leaves, self.value, self.stepped
         entry.gradients = []
+        outlives = step._outliving_gradients()
         for p in _plain_leaves():
             _, old = before.get(id(p), (p, None))
             if p.grad is old:
                 continue
             if p.device.type != "tpu":
                 raise NotCapturableError("it computes gradients on the CPU")
-            if p.grad is not None and step._keep_gradients:
+            if p.grad is not None and outlives(p):
                 gradient = p.grad.detach()
                 kept.append(gradient)
                 entry.gradients.append((p, gradient))
