@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess_python
 
-# Page faults of a program with results of 64 MB, run again and again, and the process's memory
-# before and after empty_cache().
+# Page faults of a program with a result of 64 MB, run again and again, and what empty_cache() gives
+# back.
 CODE = """
     import resource
     import torch
@@ -24,12 +24,13 @@ CODE = """
         torch.tpu.synchronize()
         del y
 
-    for _ in range(15):
+    counts = []
+    for _ in range(25):
+        before = faults()
         run()
-    before = faults()
-    for _ in range(10):
-        run()
-    print(faults() - before)
+        counts.append(faults() - before)
+    # Of most runs: where the heap has gaps, it grows a little more now and then.
+    print(sorted(counts[10:])[7])
     del x
     full = resident()
     torch.tpu.empty_cache()
@@ -46,14 +47,14 @@ def _figures(keep: str) -> tuple[int, int]:
 
 def test_freed_memory_is_used_again() -> None:
     faults, returned = _figures("")
-    assert faults < PAGES
+    assert faults < PAGES / 4
     # empty_cache() gives back what was kept: both arrays.
     assert returned > 100e6
 
 
 def test_keeping_memory_can_be_switched_off() -> None:
     faults, _ = _figures("0")
-    assert faults > 9 * PAGES
+    assert faults > 0.9 * PAGES
 
 
 def test_a_setting_that_nobody_understands_is_refused() -> None:
