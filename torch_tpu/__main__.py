@@ -13,7 +13,10 @@ _COMMANDS = (cache_command,)
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m torch_tpu", description="Tools of torch_tpu, the PyTorch device for TPUs."
+        prog="python -m torch_tpu",
+        description="Tools of torch_tpu, the PyTorch device for TPUs.",
+        epilog="See also: python -m torch_tpu.aot --help (compiling for TPUs without one), "
+        "python -m torch_tpu.testing --help (PyTorch's conformance data).",
     )
     parser.add_argument("--version", action="version", version=f"torch_tpu {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

@@ -260,9 +260,8 @@ class CompiledStep:
         self._traces += 1
         if self._traces > _MAX_TRACES:
             self._give_up(
-                f"it was traced {_MAX_TRACES} times in a row, because "
-                + (changed or "the shapes of its arguments")
-                + " changes again and again",
+                f"it was traced {_MAX_TRACES} times in a row; what changed the last time: "
+                + (changed or "the shapes of its arguments"),
                 None,
             )
             return self._eagerly(args, kwargs)
