@@ -9,6 +9,7 @@
 #include "eager/device_context.h"
 #include "eager/dry_run.h"
 #include "eager/explain.h"
+#include "eager/program_outputs.h"
 #include "eager/program_trace.h"
 #include "eager/scalar_types.h"
 #include "runtime/compile_service.h"
@@ -32,46 +33,6 @@ void share_version(c10::TensorImpl& impl, const at::Tensor& same) {
     impl.set_version_counter(same.unsafeGetTensorImpl()->version_counter());
   }
 }
-
-// What the results of a trace are as outputs of its program.
-class Outputs {
- public:
-  Outputs(Program& program, sh::Builder& builder, const eager::CallState& state)
-      : program_(program), builder_(builder), state_(state) {}
-
-  int add(sh::Value value, int slot) {
-    values_.push_back(value);
-    const runtime::Layout* layout = runtime::intern_layout(value.type());
-    program_.outputs.push_back({layout, slot});
-    program_.output_bytes += layout->nbytes;
-    return static_cast<int>(values_.size()) - 1;
-  }
-
-  // The new value of a storage that is written. The memory of the old one may become its own.
-  void write(eager::DeviceStorage& storage, sh::Value value) {
-    const int slot = state_.find_slot(storage);
-    const int output = add(value, slot);
-    for (size_t p = 0; p < program_.parameters.size(); ++p) {
-      Program::Parameter& parameter = program_.parameters[p];
-      if (parameter.kind != Program::Parameter::Kind::kStorage ||
-          static_cast<int>(parameter.index) != slot) {
-        continue;
-      }
-      if (state_.contents[parameter.index].layout->type == value.type() && value.numel() > 0) {
-        parameter.donated = true;
-        builder_.alias(p, static_cast<size_t>(output));
-      }
-    }
-  }
-
-  const sh::Values& values() const { return values_; }
-
- private:
-  Program& program_;
-  sh::Builder& builder_;
-  const eager::CallState& state_;
-  sh::Values values_;
-};
 
 }  // namespace
 
@@ -121,7 +82,7 @@ CompiledGraph::SpecializationPtr CompiledGraph::specialize(const Values& inputs,
     const eager::TraceGuard guard(trace);
     results = body_(given);
   }
-  Outputs outputs(program, trace.builder(), state);
+  eager::ProgramOutputs outputs(program, trace.builder(), state);
   std::unordered_map<const c10::StorageImpl*, uint32_t> places;
   for (const c10::IValue& value : results) {
     Result r;
@@ -133,12 +94,7 @@ CompiledGraph::SpecializationPtr CompiledGraph::specialize(const Values& inputs,
     const at::Tensor& t = value.toTensor();
     TORCH_CHECK(eager::is_tpu(t), name_, ": expected results on the device, got one on ",
                 t.device());
-    r.dtype = t.scalar_type();
-    r.sizes = t.sizes().vec();
-    r.strides = t.strides().vec();
-    r.offset = t.storage_offset();
-    r.conj = t.is_conj();
-    r.neg = t.is_neg();
+    r.form = TensorForm(t);
     const auto same =
         std::find_if(given.begin(), given.end() - static_cast<std::ptrdiff_t>(num_constants),
                      [&](const c10::IValue& g) { return g.isTensor() && g.toTensor().is_same(t); });
@@ -157,14 +113,16 @@ CompiledGraph::SpecializationPtr CompiledGraph::specialize(const Values& inputs,
         NewStorage storage{-1, t.storage().nbytes()};
         eager::DeviceStorage& device_storage = eager::device_storage(t);
         if (device_storage.contents().filled()) {
-          storage.output = outputs.add(trace.base(device_storage), -1);
+          storage.output = outputs.add(trace.base(device_storage));
         }
         out->storages.push_back(storage);
       }
     }
     out->results.push_back(std::move(r));
   }
-  for (const auto& [storage, value] : trace.writes()) outputs.write(*storage, value);
+  for (const auto& [storage, value] : trace.writes()) {
+    outputs.write(state.find_slot(*storage), value);
+  }
   program.random_count = trace.random_count();
   if (trace.builder().float32_products_asked()) {
     program.precision = precision;
@@ -218,21 +176,15 @@ CompiledGraph::Values CompiledGraph::bind(const Specialization& specialization,
     at::Tensor t;
     if (r.kind == Result::Kind::kNew && !made[r.storage].defined()) {
       const NewStorage& storage = specialization.storages[r.storage];
-      t = eager::make_tensor(
+      t = r.form.over_new_storage(
           storage.output < 0 ? nullptr : std::move(buffers[static_cast<size_t>(storage.output)]),
-          r.dtype, r.sizes, r.strides, r.offset, storage.nbytes, state.device);
+          storage.nbytes, state.device);
       made[r.storage] = t;
     } else {
       const at::Tensor& same = r.kind == Result::Kind::kNew ? made[r.storage] : owner(r.storage);
-      auto impl = c10::make_intrusive<c10::TensorImpl>(
-          c10::Storage(same.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-          c10::scalarTypeToTypeMeta(r.dtype));
-      impl->set_sizes_and_strides(r.sizes, r.strides, r.offset);
-      share_version(*impl, same);
-      t = at::Tensor(std::move(impl));
+      t = r.form.over(same.storage());
+      share_version(*t.unsafeGetTensorImpl(), same);
     }
-    if (r.conj) t.unsafeGetTensorImpl()->_set_conj(true);
-    if (r.neg) t.unsafeGetTensorImpl()->_set_neg(true);
     if (on_host) t = t.cpu();
     out.emplace_back(std::move(t));
   }

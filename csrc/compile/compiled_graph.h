@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "compile/tensor_form.h"
 #include "eager/program.h"
 
 namespace torch_tpu::compile {
@@ -42,14 +43,7 @@ class CompiledGraph {
     // An input as it is, a view of an input's storage, or of the storage that is made for an output
     // of the program.
     uint32_t storage = 0;  // place among the inputs, slot, or place among `storages`
-    c10::ScalarType dtype = c10::ScalarType::Undefined;
-    std::vector<int64_t> sizes, strides;
-    int64_t offset = 0;
-    bool conj = false, neg = false;
-  };
-  struct NewStorage {
-    int output = -1;  // -1: unfilled
-    size_t nbytes = 0;
+    TensorForm form;
   };
   struct Specialization {
     std::vector<uint64_t> key;

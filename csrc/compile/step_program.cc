@@ -76,20 +76,14 @@ std::vector<at::Tensor> StepProgram::bind(const std::vector<at::Tensor>& inputs,
     at::Tensor t;
     if (r.kind == Result::Kind::kNew && !made[r.storage].defined()) {
       const NewStorage& storage = new_storages_[r.storage];
-      t = eager::make_tensor(
+      t = r.form.over_new_storage(
           storage.output < 0 ? nullptr : std::move(buffers[static_cast<size_t>(storage.output)]),
-          r.dtype, r.sizes, r.strides, r.offset, storage.nbytes, device_);
+          storage.nbytes, device_);
       made[r.storage] = t;
     } else {
       const at::Tensor& same = r.kind == Result::Kind::kNew ? made[r.storage] : inputs[r.storage];
-      auto impl = c10::make_intrusive<c10::TensorImpl>(
-          c10::Storage(same.storage()), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
-          c10::scalarTypeToTypeMeta(r.dtype));
-      impl->set_sizes_and_strides(r.sizes, r.strides, r.offset);
-      t = at::Tensor(std::move(impl));
+      t = r.form.over(same.storage());
     }
-    if (r.conj) t.unsafeGetTensorImpl()->_set_conj(true);
-    if (r.neg) t.unsafeGetTensorImpl()->_set_neg(true);
     out.push_back(std::move(t));
   }
   return out;

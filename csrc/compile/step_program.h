@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "compile/tensor_form.h"
 #include "eager/program.h"
 
 namespace torch_tpu::compile {
@@ -31,14 +32,7 @@ class StepProgram {
     enum class Kind : uint8_t { kNew, kInput, kHeld } kind = Kind::kNew;
     uint32_t storage = 0;  // among `new_storages_`, or the input
     at::Tensor held;
-    c10::ScalarType dtype = c10::ScalarType::Undefined;
-    std::vector<int64_t> sizes, strides;
-    int64_t offset = 0;
-    bool conj = false, neg = false;
-  };
-  struct NewStorage {
-    int output = -1;  // -1: unfilled
-    size_t nbytes = 0;
+    TensorForm form;
   };
   // A storage that is no argument's.
   struct Held {

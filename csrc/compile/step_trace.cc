@@ -196,14 +196,6 @@ bool StepTrace::has_taken_in(const at::Tensor& t) const {
   return slot >= 0 && bases_[static_cast<size_t>(slot)];
 }
 
-int StepTrace::add_output(sh::Value value, int slot) {
-  outputs_.push_back(value);
-  const runtime::Layout* layout = runtime::intern_layout(value.type());
-  program_.outputs.push_back({layout, slot});
-  program_.output_bytes += layout->nbytes;
-  return static_cast<int>(outputs_.size()) - 1;
-}
-
 void StepTrace::add_result(const at::Tensor& t, StepProgram& out,
                            std::vector<const c10::StorageImpl*>& places) {
   TORCH_CHECK(eager::is_tpu(t),
@@ -211,12 +203,7 @@ void StepTrace::add_result(const at::Tensor& t, StepProgram& out,
               "on ",
               t.device());
   StepProgram::Result r;
-  r.dtype = t.scalar_type();
-  r.sizes = t.sizes().vec();
-  r.strides = t.strides().vec();
-  r.offset = t.storage_offset();
-  r.conj = t.is_conj();
-  r.neg = t.is_neg();
+  r.form = TensorForm(t);
   DeviceStorage& storage = eager::device_storage(t);
   const int slot = state_.find_slot(storage);
   if (slot >= 0 && static_cast<size_t>(slot) < num_inputs_) {
@@ -234,8 +221,8 @@ void StepTrace::add_result(const at::Tensor& t, StepProgram& out,
     r.storage = static_cast<uint32_t>(it - places.begin());
     if (it == places.end()) {
       places.push_back(impl);
-      StepProgram::NewStorage fresh{-1, t.storage().nbytes()};
-      if (storage.contents().filled()) fresh.output = add_output(base(storage), -1);
+      NewStorage fresh{-1, t.storage().nbytes()};
+      if (storage.contents().filled()) fresh.output = outputs_.add(base(storage));
       out.new_storages_.push_back(fresh);
     }
   }
@@ -252,16 +239,7 @@ std::shared_ptr<const StepProgram> StepTrace::finish(const std::vector<at::Tenso
   for (size_t slot = 0; slot < storages_.size(); ++slot) {
     if (!bases_[slot]) continue;
     const sh::Value now = base(*state_.storages[slot]);
-    if (now == bases_[slot]) continue;
-    const int output = add_output(now, static_cast<int>(slot));
-    for (size_t p = 0; p < program_.parameters.size(); ++p) {
-      Program::Parameter& parameter = program_.parameters[p];
-      if (parameter.kind == Program::Parameter::Kind::kStorage && parameter.index == slot &&
-          bases_[slot].type() == now.type() && now.numel() > 0) {
-        parameter.donated = true;
-        builder().alias(p, static_cast<size_t>(output));
-      }
-    }
+    if (!(now == bases_[slot])) outputs_.write(static_cast<int>(slot), now);
   }
   for (size_t slot = num_inputs_; slot < storages_.size(); ++slot) {
     out->held_.push_back({storages_[slot], state_.contents[slot].layout});
@@ -272,7 +250,7 @@ std::shared_ptr<const StepProgram> StepTrace::finish(const std::vector<at::Tenso
     kept_.push_back(t);
     const auto slot = static_cast<int>(num_inputs_ + out->held_.size());
     out->held_.push_back({t.storage(), nullptr});
-    add_output(base(storage), slot);
+    outputs_.add(base(storage), slot);
     storage.clear();  // several may share it
   }
   const int64_t count = random_source().count;
@@ -281,9 +259,9 @@ std::shared_ptr<const StepProgram> StepTrace::finish(const std::vector<at::Tenso
     program_.precision = state_.precision();
     eager::notice_precision(program_.precision);
   }
-  if (!outputs_.empty()) {
-    program_.executable =
-        eager::compile_program(builder().finish(outputs_), "a step of torch.tpu.compile_step");
+  if (!outputs_.values().empty()) {
+    program_.executable = eager::compile_program(builder().finish(outputs_.values()),
+                                                 "a step of torch.tpu.compile_step");
   }
   out->device_ = state_.device;
   out->key_ = std::move(key_);

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "compile/step_program.h"
+#include "eager/program_outputs.h"
 #include "eager/trace.h"
 
 namespace torch_tpu::compile {
@@ -56,7 +57,6 @@ class StepTrace : public eager::Trace {
  private:
   void take_in(const at::Tensor& t);
   bool holds_value_of_this(const eager::DeviceStorage& storage) const;
-  int add_output(stablehlo::Value value, int slot);
   void add_result(const at::Tensor& t, StepProgram& out,
                   std::vector<const c10::StorageImpl*>& places);
   // Notices where a backward pass begins.
@@ -73,8 +73,8 @@ class StepTrace : public eager::Trace {
   std::unordered_set<uintptr_t> made_;
   std::vector<at::Tensor> kept_;
   std::vector<stablehlo::ElementType> numbers_;
-  stablehlo::Values outputs_;
   eager::Program program_;
+  eager::ProgramOutputs outputs_{program_, builder(), state_};
 
   at::Generator generator_;
   bool began_ = false;

@@ -9,6 +9,7 @@
 #include "eager/compile_program.h"
 #include "eager/dispatch.h"
 #include "eager/moving_views.h"
+#include "eager/program_outputs.h"
 #include "eager/program_record.h"
 #include "eager/program_trace.h"
 #include "eager/scalar_types.h"
@@ -171,18 +172,11 @@ std::string describe(const OperatorInfo& info, std::span<const c10::IValue> argu
 // Turns what was lowered into a program: results, donation, returns; compiles it.
 ProgramPtr finish(Program program, sh::Builder& builder, PrecisionCode precision,
                   const LoweredCall& lowered, const CallState& state, const std::string& what) {
-  sh::Values results;
-  const auto add_output = [&](sh::Value value, int slot) {
-    results.push_back(value);
-    const runtime::Layout* layout = runtime::intern_layout(value.type());
-    program.outputs.push_back({layout, slot});
-    program.output_bytes += layout->nbytes;
-    return static_cast<int>(results.size()) - 1;
-  };
+  ProgramOutputs outputs(program, builder, state);
   for (const LoweredCall::Fresh& f : lowered.fresh) {
     Program::NewTensor tensor;
     if (f.value) {
-      tensor.output = add_output(f.value, -1);
+      tensor.output = outputs.add(f.value);
       tensor.dtype = f.dtype;
       tensor.sizes = f.sizes;
       tensor.strides = f.strides;
@@ -191,25 +185,13 @@ ProgramPtr finish(Program program, sh::Builder& builder, PrecisionCode precision
     program.tensors.push_back(std::move(tensor));
   }
   for (const auto& [storage, value] : lowered.writes) {
-    const int slot = state.find_slot(*storage);
-    const int output = add_output(value, slot);
-    // The old value's memory may become the new one's.
-    for (size_t p = 0; p < program.parameters.size(); ++p) {
-      Program::Parameter& parameter = program.parameters[p];
-      if (parameter.kind != Program::Parameter::Kind::kStorage ||
-          static_cast<int>(parameter.index) != slot) {
-        continue;
-      }
-      const sh::TensorType& type = state.contents[parameter.index].layout->type;
-      if (type == value.type() && value.numel() > 0) {
-        parameter.donated = true;
-        builder.alias(p, static_cast<size_t>(output));
-      }
-    }
+    outputs.write(state.find_slot(*storage), value);
   }
   program.returns = lowered.returns;
   if (builder.float32_products_asked()) program.precision = precision;
-  if (!results.empty()) program.executable = compile_program(builder.finish(results), what);
+  if (!outputs.values().empty()) {
+    program.executable = compile_program(builder.finish(outputs.values()), what);
+  }
   return std::make_shared<const Program>(std::move(program));
 }
 

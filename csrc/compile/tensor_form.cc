@@ -1,0 +1,39 @@
+#include "compile/tensor_form.h"
+
+#include "eager/device_storage.h"
+
+namespace torch_tpu::compile {
+
+namespace {
+
+at::Tensor with_lazy_bits(at::Tensor t, const TensorForm& form) {
+  if (form.conj) t.unsafeGetTensorImpl()->_set_conj(true);
+  if (form.neg) t.unsafeGetTensorImpl()->_set_neg(true);
+  return t;
+}
+
+}  // namespace
+
+TensorForm::TensorForm(const at::Tensor& t)
+    : dtype(t.scalar_type()),
+      sizes(t.sizes().vec()),
+      strides(t.strides().vec()),
+      offset(t.storage_offset()),
+      conj(t.is_conj()),
+      neg(t.is_neg()) {}
+
+at::Tensor TensorForm::over(const c10::Storage& storage) const {
+  auto impl = c10::make_intrusive<c10::TensorImpl>(
+      c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
+      c10::scalarTypeToTypeMeta(dtype));
+  impl->set_sizes_and_strides(sizes, strides, offset);
+  return with_lazy_bits(at::Tensor(std::move(impl)), *this);
+}
+
+at::Tensor TensorForm::over_new_storage(runtime::DeviceBufferPtr buffer, size_t nbytes,
+                                        int device) const {
+  return with_lazy_bits(
+      eager::make_tensor(std::move(buffer), dtype, sizes, strides, offset, nbytes, device), *this);
+}
+
+}  // namespace torch_tpu::compile
