@@ -6,14 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cstdlib>
-#include <limits>
 #include <stdexcept>
 #include <system_error>
 
 #include "cache/file_bytes.h"
+#include "environment/environment.h"
 
 namespace torch_tpu::cache {
 
@@ -31,17 +29,12 @@ constexpr const char* kSharedMemory = "/dev/shm";
 constexpr size_t kShortestKey = 16;
 constexpr size_t kLongestKey = 1 << 16;
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
-
 [[noreturn]] void refuse(const std::string& variable, const std::string& what) {
   throw std::invalid_argument(variable + ": " + what);
 }
 
 void read_machine(Settings& settings) {
-  std::string name = environment(kTier2);
+  std::string name = environment::text(kTier2);
   if (name == "disabled") return;
   if (name.empty()) name = "default";
   const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
@@ -72,10 +65,10 @@ void read_machine(Settings& settings) {
 }
 
 void read_persistent(Settings& settings) {
-  std::string root = environment(kTier3);
+  std::string root = environment::text(kTier3);
   if (root == "disabled") return;
   if (root.empty()) {
-    const std::string xdg = environment("XDG_CACHE_HOME"), home = environment("HOME");
+    const std::string xdg = environment::text("XDG_CACHE_HOME"), home = environment::text("HOME");
     // The specification of XDG_CACHE_HOME wants relative paths ignored.
     if (fs::path(xdg).is_absolute()) {
       root = fs::path(xdg) / "torch_tpu";
@@ -94,7 +87,7 @@ void read_persistent(Settings& settings) {
   constexpr std::string_view kFile = "file://";
   if (root.starts_with(kFile)) root = root.substr(kFile.size());
   if (root.starts_with("~/")) {
-    const std::string home = environment("HOME");
+    const std::string home = environment::text("HOME");
     if (home.empty()) refuse(kTier3, "'" + root + "' needs HOME, which is not set");
     root = home + root.substr(1);
   }
@@ -137,47 +130,17 @@ std::string read_key(const std::string& path) {
 
 }  // namespace
 
-uint64_t parse_size(const std::string& variable, const std::string& text) {
-  struct Unit {
-    std::string_view suffix;
-    uint64_t bytes;
-  };
-  constexpr std::array<Unit, 9> kUnits = {{{"", 1},
-                                           {"K", 1ull << 10},
-                                           {"KiB", 1ull << 10},
-                                           {"M", 1ull << 20},
-                                           {"MiB", 1ull << 20},
-                                           {"G", 1ull << 30},
-                                           {"GiB", 1ull << 30},
-                                           {"T", 1ull << 40},
-                                           {"TiB", 1ull << 40}}};
-  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  const std::string suffix = text.substr(digits);
-  const auto unit =
-      std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& u) { return u.suffix == suffix; });
-  if (digits == 0 || digits > 18 || unit == kUnits.end() ||
-      std::stoull(text.substr(0, digits)) > std::numeric_limits<int64_t>::max() / unit->bytes) {
-    refuse(variable,
-           "expected a number of bytes, such as 1000000, 512MiB or 4GiB, or 0 for no "
-           "limit, got '" +
-               text + "'");
-  }
-  return std::stoull(text.substr(0, digits)) * unit->bytes;
-}
-
 Settings Settings::from_environment() {
   Settings settings;
   read_machine(settings);
   read_persistent(settings);
   const auto size = [](const char* variable, uint64_t& bytes) {
-    if (const std::string text = environment(variable); !text.empty()) {
-      bytes = parse_size(variable, text);
-    }
+    bytes = environment::bytes(variable).value_or(bytes);
   };
   size(kTier1Size, settings.memory_bytes);
   size(kTier2Size, settings.machine_bytes);
   size(kTier3Size, settings.persistent_bytes);
-  if (const std::string path = environment(kKeyFile); !path.empty()) {
+  if (const std::string path = environment::text(kKeyFile); !path.empty()) {
     settings.signing_key = read_key(path);
   }
   return settings;

@@ -30,7 +30,4 @@ struct Settings {
   static Settings from_environment();
 };
 
-// "512MiB", "10G", "1000": bytes. Throws std::invalid_argument that begins with `variable`.
-uint64_t parse_size(const std::string& variable, const std::string& text);
-
 }  // namespace torch_tpu::cache

@@ -1,12 +1,12 @@
 #include <ATen/native/CPUFallback.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <mutex>
 #include <set>
 
 #include "eager/dispatch.h"
 #include "eager/trace.h"
+#include "environment/environment.h"
 #include "runtime/statistics.h"
 
 namespace torch_tpu::eager {
@@ -14,13 +14,12 @@ namespace torch_tpu::eager {
 namespace {
 
 FallbackPolicy policy_from_environment() {
-  const char* text = std::getenv("TORCH_TPU_FALLBACK");
-  const std::string value = text ? text : "";
+  constexpr const char* kVariable = "TORCH_TPU_FALLBACK";
+  const std::string value = environment::text(kVariable);
+  if (value.empty() || value == "warn") return FallbackPolicy::kWarn;
   if (value == "silent") return FallbackPolicy::kSilent;
   if (value == "error") return FallbackPolicy::kError;
-  TORCH_CHECK_VALUE(value.empty() || value == "warn",
-                    "TORCH_TPU_FALLBACK: expected warn, silent or error, got '", value, "'");
-  return FallbackPolicy::kWarn;
+  environment::refuse(kVariable, "warn, silent or error", value);
 }
 
 std::atomic<FallbackPolicy>& policy() {

@@ -2,11 +2,12 @@
 
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+
+#include "environment/environment.h"
 
 namespace torch_tpu::eager {
 
@@ -44,17 +45,9 @@ struct ModeContext : c10::DebugInfoBase {
   const EagerSettings settings;
 };
 
-bool switched_on(const char* variable) {
-  const char* text = std::getenv(variable);
-  const std::string value = text ? text : "";
-  if (value.empty() || value == "0") return false;
-  if (value == "1") return true;
-  throw std::invalid_argument(std::string(variable) + ": expected 0 or 1, got '" + value + "'");
-}
-
 EagerMode mode_from_environment() {
-  const bool blocking = switched_on("TORCH_TPU_LAUNCH_BLOCKING");
-  const bool deferred = switched_on("TORCH_TPU_DEFER_AND_FUSE");
+  const bool blocking = environment::flag("TORCH_TPU_LAUNCH_BLOCKING", false);
+  const bool deferred = environment::flag("TORCH_TPU_DEFER_AND_FUSE", false);
   if (blocking && deferred) {
     throw std::invalid_argument(
         "TORCH_TPU_LAUNCH_BLOCKING and TORCH_TPU_DEFER_AND_FUSE: expected at most one of them to "

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <sstream>
 #include <unordered_map>
@@ -13,6 +13,7 @@
 #include "eager/fusion_graph.h"
 #include "eager/generator.h"
 #include "eager/mode.h"
+#include "environment/environment.h"
 #include "pjrt/error.h"
 #include "runtime/batch.h"
 #include "runtime/hash.h"
@@ -76,13 +77,8 @@ struct NumberHash {
 };
 
 size_t max_programs_from_environment() {
-  const char* text = std::getenv("TORCH_TPU_MAX_PROGRAMS");
-  if (!text || !*text) return 4096;
-  char* end = nullptr;
-  const long n = std::strtol(text, &end, 10);
-  TORCH_CHECK_VALUE(*end == '\0' && n >= 16,
-                    "TORCH_TPU_MAX_PROGRAMS: expected a number from 16 on, got '", text, "'");
-  return static_cast<size_t>(n);
+  constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+  return static_cast<size_t>(environment::integer("TORCH_TPU_MAX_PROGRAMS", 4096, 16, kNoLimit));
 }
 
 void mark_used(const Program& program, uint64_t time) {

@@ -9,9 +9,10 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <thread>
+
+#include "environment/environment.h"
 
 namespace torch_tpu::runtime {
 
@@ -22,15 +23,14 @@ using Seconds = std::chrono::duration<double>;
 
 // nullopt: never.
 std::optional<Seconds> patience_from_environment() {
-  const char* text = std::getenv("TORCH_TPU_COMPILE_PROGRESS");
-  if (!text || !*text) return Seconds(5);
-  if (std::string_view(text) == "off") return std::nullopt;
+  constexpr const char* kVariable = "TORCH_TPU_COMPILE_PROGRESS";
+  const std::string text = environment::text(kVariable);
+  if (text.empty()) return Seconds(5);
+  if (text == "off") return std::nullopt;
   char* end = nullptr;
-  const double seconds = std::strtod(text, &end);
+  const double seconds = std::strtod(text.c_str(), &end);
   if (*end != '\0' || !(seconds >= 0)) {
-    throw std::invalid_argument(
-        "TORCH_TPU_COMPILE_PROGRESS: expected a number of seconds or 'off', got '" +
-        std::string(text) + "'");
+    environment::refuse(kVariable, "a number of seconds or 'off'", text);
   }
   return Seconds(seconds);
 }

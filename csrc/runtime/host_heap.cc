@@ -1,10 +1,6 @@
 #include "runtime/host_heap.h"
 
-#include <cstdlib>
-#include <string>
-#include <string_view>
-
-#include "pjrt/error.h"
+#include "environment/environment.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -12,22 +8,8 @@
 
 namespace torch_tpu::runtime {
 
-namespace {
-
-constexpr const char* kVariable = "TORCH_TPU_CPU_KEEP_MEMORY";
-
-bool wanted() {
-  const char* const value = std::getenv(kVariable);
-  if (!value || !*value || std::string_view(value) == "1") return true;
-  if (std::string_view(value) == "0") return false;
-  throw pjrt::Error(3 /* invalid argument */,
-                    std::string(kVariable) + ": expected 0 or 1, got '" + value + "'");
-}
-
-}  // namespace
-
 void keep_freed_memory() {
-  if (!wanted()) return;
+  if (!environment::flag("TORCH_TPU_CPU_KEEP_MEMORY", true)) return;
 #ifdef __GLIBC__
   // Threads with a heap of their own map what is larger than 64 MB whatever is set here, so those
   // of the plugin, which start after this, share one.

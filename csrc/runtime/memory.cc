@@ -1,9 +1,9 @@
 #include "runtime/memory.h"
 
 #include <array>
-#include <cstdlib>
-#include <stdexcept>
-#include <string>
+#include <optional>
+
+#include "environment/environment.h"
 
 namespace torch_tpu::runtime {
 
@@ -16,40 +16,13 @@ void raise_peak(std::atomic<int64_t>& peak, int64_t value) {
 }
 
 int64_t limit_from_environment() {
-  const char* text = std::getenv("TORCH_TPU_MEMORY_LIMIT");
-  if (!text || !*text) return 0;
-  char* end = nullptr;
-  double value = std::strtod(text, &end);
-  std::string unit(end);
-  if (!unit.empty()) {
-    switch (unit[0]) {
-      case 'k':
-      case 'K':
-        value *= 1024.0;
-        unit.erase(0, 1);
-        break;
-      case 'm':
-      case 'M':
-        value *= 1024.0 * 1024;
-        unit.erase(0, 1);
-        break;
-      case 'g':
-      case 'G':
-        value *= 1024.0 * 1024 * 1024;
-        unit.erase(0, 1);
-        break;
-      default:
-        break;
-    }
+  constexpr const char* kVariable = "TORCH_TPU_MEMORY_LIMIT";
+  const std::optional<uint64_t> bytes = environment::bytes(kVariable);
+  if (bytes == 0) {
+    environment::refuse(kVariable, "at least one byte, such as 500M or 2.5G",
+                        environment::text(kVariable));
   }
-  const bool understood = end != text && (unit.empty() || unit == "B" || unit == "iB");
-  if (!understood || !(value >= 1) || value > 1e18) {
-    throw std::invalid_argument(
-        std::string("TORCH_TPU_MEMORY_LIMIT: expected a number of bytes, such as 500M or 2.5G, "
-                    "got '") +
-        text + "'");
-  }
-  return static_cast<int64_t>(value);
+  return static_cast<int64_t>(bytes.value_or(0));
 }
 
 using Limits = std::array<std::atomic<int64_t>, kMaxDevices>;

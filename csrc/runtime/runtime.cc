@@ -3,9 +3,9 @@
 #include <pthread.h>
 
 #include <atomic>
-#include <cstdlib>
 #include <mutex>
 
+#include "environment/environment.h"
 #include "pjrt/error.h"
 #include "runtime/host_heap.h"
 
@@ -43,16 +43,7 @@ pjrt::PluginChoice choose() {
 }
 
 int cpu_devices_wanted() {
-  const char* text = std::getenv("TORCH_TPU_CPU_DEVICES");
-  if (!text || !*text) return 1;
-  char* end = nullptr;
-  const long n = std::strtol(text, &end, 10);
-  if (*end != '\0' || n < 1 || n > kMaxDevices) {
-    throw pjrt::Error(3 /* invalid argument */,
-                      "TORCH_TPU_CPU_DEVICES: expected a number from 1 to " +
-                          std::to_string(kMaxDevices) + ", got '" + text + "'");
-  }
-  return static_cast<int>(n);
+  return static_cast<int>(environment::integer("TORCH_TPU_CPU_DEVICES", 1, 1, kMaxDevices));
 }
 
 }  // namespace
