@@ -77,7 +77,8 @@ def named_tensors(value: Any, name: str = "output") -> Iterator[tuple[str, torch
 
 
 def dispatch_stats() -> dict[str, Any]:
-    """Returns the device's counters, so far in this process."""
+    """Returns the device's counters when other threads have compiled what was asked for so far."""
+    torch.accelerator.synchronize()
     return dict(torch.tpu.dispatch_stats())  # type: ignore[attr-defined]
 
 

@@ -13,6 +13,7 @@ import pytest
 import subprocess_python
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everybody uses
+from compare import dispatch_stats
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -341,12 +342,12 @@ def test_a_changed_level_is_another_program_once() -> None:
         for level in LEVELS:
             with tpu.precision(level):
                 results.append((x @ x.T).cpu())
-    before = tpu.dispatch_stats()
+    before = dispatch_stats()
     for index, level in enumerate(LEVELS):
         with tpu.precision(level):
             assert torch.equal((x @ x.T).cpu(), results[index])
             (x + x).relu()
-    after = tpu.dispatch_stats()
+    after = dispatch_stats()
     # The elementwise operators need one program for all levels.
     assert after["compiles"] + after["loads"] <= before["compiles"] + before["loads"] + 2
     assert not torch.equal(results[0], results[1])
