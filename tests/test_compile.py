@@ -810,6 +810,7 @@ def test_another_process_compiles_nothing(tmp_path: Any) -> None:
     x = torch.randn(2, 3).to("tpu")
     loss = model(x).sum()
     loss.backward()
+    torch.tpu.synchronize()
     print(loss.item(), torch.tpu.dispatch_stats()["compiles"])
     """
     cache: dict[str, Any] = {
