@@ -76,6 +76,7 @@ def branches(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     )
 
 
+@pytest.mark.single_operators
 @pytest.mark.usefixtures("no_fallback")
 def test_one_program_has_both_branches(texts: Callable[[], list[str]]) -> None:
     function = torch.compile(branches, fullgraph=True)
@@ -193,11 +194,51 @@ def test_a_loop_in_a_loop_over_values_of_outside() -> None:
     assert_same(compiled(function, x, w), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_loop_that_draws_random_numbers_runs_by_itself() -> None:
-    def function(x: torch.Tensor) -> torch.Tensor:
+@pytest.mark.parametrize("mode", list(tpu.EagerMode))
+def test_a_loop_draws_the_eager_random_numbers(mode: tpu.EagerMode) -> None:
+    """In the loop, behind it in the program and behind the program, however often it goes round."""
+
+    def function(x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, ...]:
         zero = torch.zeros((), dtype=torch.int64, device=x.device)
         body = lambda i, x: (i + 1, x + torch.rand_like(x))  # noqa: E731 - as users write it
-        return while_loop(lambda i, x: i < 4, body, (zero, x))[1]
+        before = torch.rand(3, device=x.device)
+        first = while_loop(lambda i, x: i < n, body, (zero, x))[1]
+        between = torch.rand(2, device=x.device)
+        second = while_loop(lambda i, x: i < n, body, (zero, first))[1]
+        return before, first, between, second, torch.randn(2, device=x.device)
+
+    def eager(x: torch.Tensor, n: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        before, first = torch.rand(3, device=x.device), x
+        for _ in range(int(n)):
+            first = first + torch.rand_like(x)
+        between, second = torch.rand(2, device=x.device), first
+        for _ in range(int(n)):
+            second = second + torch.rand_like(x)
+        return before, first, between, second, torch.randn(2, device=x.device)
+
+    one = torch.compile(function, fullgraph=True)
+    x = torch.zeros(7, device="tpu")
+    with tpu.set_eager_mode(mode):
+        for count in (3, 0, 5):
+            n = torch.tensor(count, device="tpu")
+            torch.manual_seed(count)
+            expected = eager(x, n), torch.rand(4, device="tpu")
+            torch.manual_seed(count)
+            given = one(x, n), torch.rand(4, device="tpu")
+            torch.testing.assert_close(given, expected)
+
+
+def test_a_loop_in_a_loop_that_draws_random_numbers_runs_by_itself() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        zero = torch.zeros((), dtype=torch.int64, device=x.device)
+
+        def inner(i: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return i + 1, x + torch.rand_like(x)
+
+        def outer(i: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return i + 1, while_loop(lambda j, x: j < 2, inner, (i * 0, x))[1]
+
+        return while_loop(lambda i, x: i < 2, outer, (zero, x))[1]
 
     x = torch.zeros(3, device="tpu")
     torch.manual_seed(1)

@@ -24,7 +24,12 @@ Dims inferred(const Dims& size, int64_t numel) {
       known *= s;
     }
   }
-  if (open) *open = known == 0 ? 0 : numel / known;
+  if (open && known == 0) {
+    throw InvalidArgument(
+        "view: expected sizes of which at most one is open, but with a size of 0 "
+        "any size fits -1; write it out");
+  }
+  if (open) *open = numel / known;
   return out;
 }
 
