@@ -11,10 +11,9 @@ namespace torch_tpu::runtime {
 void keep_freed_memory() {
   if (!environment::flag("TORCH_TPU_CPU_KEEP_MEMORY", true)) return;
 #ifdef __GLIBC__
-  // Threads with a heap of their own map what is larger than 64 MB whatever is set here, so those
-  // of the plugin, which start after this, share one.
-  mallopt(M_ARENA_MAX, 1);
-  // The size from which pieces are mapped cannot be raised beyond 32 MB, so none is.
+  // The size from which pieces are mapped cannot be raised beyond 32 MB, so none is. Threads keep
+  // heaps of their own: with one for all (M_ARENA_MAX) larger pieces would be kept too, but the
+  // plugin's threads and Python's wait for each other in every small operator.
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 #endif

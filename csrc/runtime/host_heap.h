@@ -7,10 +7,10 @@
 
 namespace torch_tpu::runtime {
 
-// From now on, what is freed stays in the process, up to a gigabyte at the end of the heap and
-// without limit inside of it. To be called before the plugin starts its threads. Does nothing where
-// TORCH_TPU_CPU_KEEP_MEMORY is 0, and with another C library than glibc. Throws Error when the
-// variable is neither 0 nor 1.
+// From now on, pieces of up to 64 MB that are freed stay in the process, up to a gigabyte at the
+// end of a heap and without limit inside of it. (The heaps of threads other than the first have no
+// room for larger ones.) Does nothing where TORCH_TPU_CPU_KEEP_MEMORY is 0, and with another C
+// library than glibc. Throws std::invalid_argument when the variable is neither 0 nor 1.
 void keep_freed_memory();
 
 // Gives what is free back to the system.
