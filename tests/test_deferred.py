@@ -561,6 +561,35 @@ def test_threads_record_at_the_same_time(device: torch.device) -> None:
         torch.testing.assert_close(got, x, rtol=1e-4, atol=1e-4)
 
 
+def test_threads_cut_while_values_are_still_queued(device: torch.device) -> None:
+    """What is submitted by one thread reads what waits for the compiler, while others submit."""
+    results: list[torch.Tensor] = []
+    errors: list[BaseException] = []
+
+    def work(size: int) -> None:
+        try:
+            for turn in range(3):
+                x = torch.ones(size, turn + 5, device=device)
+                for _ in range(60):  # cut every sixteen operators
+                    x = x.add(1.0)
+                results.append(x)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=(n,), daemon=True) for n in (1001, 1002, 1003, 1004)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=300)
+    assert not any(thread.is_alive() for thread in threads), "they wait for each other"
+    assert not errors, errors
+    assert len(results) == 12
+    for result in results:
+        compare.assert_same(result, torch.full(result.shape, 61.0))
+
+
 # --- training ---------------------------------------------------------------------------------
 
 

@@ -81,10 +81,14 @@ class OpenBatch final : public runtime::Batch {
   void begin() const override;
   size_t operators() const override { return operators_; }
   void set_operators(size_t n) { operators_ = n; }
+  void settle() { settled_.store(true, std::memory_order_release); }
 
  private:
   Graph& graph_;
   size_t operators_ = 0;
+  // What is submitted now comes after it. Then the graph's locks must not be asked for: whoever
+  // submits what reads this batch holds one.
+  std::atomic<bool> settled_{false};
 };
 
 // What is known of the calls after the graph was closed, to find the one that fails.
@@ -235,7 +239,12 @@ class Graph {
 
   void flush_if_open(const OpenBatch* batch) {
     std::unique_lock lock(mutex_);
-    if (batch_.get() != batch) return;
+    if (batch_.get() != batch) {
+      // Another thread has closed it, and may be about to submit it.
+      lock.unlock();
+      const std::lock_guard order(submitting_);
+      return;
+    }
     repetition_.reset();
     close(lock, CutReason::kRead);
   }
@@ -305,6 +314,7 @@ class Graph {
     }
     open();
     if (error || batch->outputs.empty()) {  // or nobody wants any of it
+      batch->settle();
       lock.unlock();
       batch->finish(error);
       return;
@@ -318,6 +328,7 @@ class Graph {
     } catch (...) {
       batch->finish(std::current_exception());
     }
+    batch->settle();
   }
 
   // All that running needs. Values that nobody else holds stay in `values`.
@@ -525,7 +536,9 @@ Graph& graph_of(int device) {
   return *graph;
 }
 
-void OpenBatch::begin() const { graph_.flush_if_open(this); }
+void OpenBatch::begin() const {
+  if (!settled_.load(std::memory_order_acquire)) graph_.flush_if_open(this);
+}
 
 void OpenBatch::demand() const {
   begin();
