@@ -38,15 +38,27 @@ Value rows_first(const DotOperands& p) {
   return p.dims.lhs_contracting[0] == 0 ? p.lhs : transposed_from(p.lhs);
 }
 
+// The leading dimensions of `dims` that hold `rows` elements together, if two or more of them are
+// longer than 1; else none.
+Dims dims_of_rows(const Dims& dims, int64_t rows) {
+  int64_t product = 1;
+  size_t n = 0;
+  while (n < dims.size() && product < rows) product *= dims[n++];
+  const auto end = dims.begin() + static_cast<std::ptrdiff_t>(n);
+  const bool divided = std::count_if(dims.begin(), end, [](int64_t d) { return d > 1; }) >= 2;
+  return product == rows && divided ? Dims(dims.begin(), end) : Dims();
+}
+
 // `matrix` with its rows as two dimensions or more: those of the value that it is a reshape of, if
 // it has them (another division of the rows makes the copy slow), else any two.
 Value with_divided_rows(Value matrix) {
   const auto* made = matrix.builder().rearrangement(matrix);
-  if (is_reshape(made) && made->operand.rank() > 2) {
-    const Dims& dims = made->operand.dims();
-    const auto in_rows = [](int64_t d) { return d > 1; };
-    const bool divided = std::count_if(dims.begin(), dims.end() - 1, in_rows) >= 2;
-    if (dims.back() == matrix.dim(1) && divided) return made->operand;
+  if (is_reshape(made)) {
+    Dims dims = dims_of_rows(made->operand.dims(), matrix.dim(0));
+    if (!dims.empty()) {
+      dims.push_back(matrix.dim(1));
+      return dims == made->operand.dims() ? made->operand : reshape(made->operand, dims);
+    }
   }
   for (const int64_t factor : {8, 4, 2, 3, 5, 7}) {
     const int64_t rows = matrix.dim(0);
