@@ -1,6 +1,8 @@
 // Losses against class indices: negative log likelihood and the margin losses.
 #include "lowering/expression.h"
+#include "lowering/joined_rows.h"
 #include "lowering/loss.h"
+#include "lowering/platform.h"
 #include "lowering/promotion.h"
 
 namespace torch_tpu::lowering {
@@ -14,25 +16,60 @@ Value input(const Call& call, std::string_view name = "self") {
   return sh::convert(x, compute_type(x.dtype()));
 }
 
-// The class dimension: second of (N, C, ...), the only one of (C).
-int64_t class_dim(Value scores) { return scores.rank() == 1 ? 0 : 1; }
+// Scores and which of their dimensions is the classes.
+struct Scores {
+  Value value;
+  int64_t classes = 1;
+
+  Dims target_dims() const {
+    Dims dims = value.dims();
+    dims.erase(dims.begin() + classes);
+    return dims;
+  }
+};
+
+// `per_target` repeated along the classes.
+Value along_classes(Value per_target, const Scores& scores) {
+  return sh::broadcast_to(sh::expand_dim(per_target, scores.classes), scores.value.dims());
+}
+
+// Where the class is the target's.
+Value one_hot(Value target, const Scores& scores) {
+  const Value classes =
+      sh::iota(target.builder(), {target.dtype(), scores.value.dims()}, scores.classes);
+  return equals(classes, along_classes(target, scores));
+}
 
 // One score for each target: scores[n, target[n, ...], ...].
-Value pick(Value scores, Value target) {
-  const TensorType type{scores.dtype(), target.dims()};
-  if (scores.numel() == 0) return sh::splat(scores.builder(), type, 0.0);
-  const int64_t dim = class_dim(scores);
+Value gathered(const Scores& scores, Value target) {
   sh::GatherDims dims;
-  dims.collapsed_slice_dims = {dim};
-  dims.start_index_map = {dim};
+  dims.collapsed_slice_dims = {scores.classes};
+  dims.start_index_map = {scores.classes};
   dims.index_vector_dim = target.rank();
-  for (int64_t i = 0, at = 0; i < scores.rank(); ++i) {
-    if (i == dim) continue;
+  for (int64_t i = 0, at = 0; i < scores.value.rank(); ++i) {
+    if (i == scores.classes) continue;
     dims.operand_batching_dims.push_back(i);
     dims.start_indices_batching_dims.push_back(at++);
   }
-  const Dims ones(static_cast<size_t>(scores.rank()), 1);
-  return sh::gather(scores, sh::expand_dim(target, target.rank()), dims, ones);
+  const Dims ones(static_cast<size_t>(scores.value.rank()), 1);
+  return sh::gather(scores.value, sh::expand_dim(target, target.rank()), dims, ones);
+}
+
+// Whether the program makes the value, not its caller.
+bool is_made_here(Value value) {
+  const auto* const made = value.builder().rearrangement(value);
+  return made ? is_made_here(made->operand) : !value.builder().is_parameter(value);
+}
+
+// The same. XLA for TPUs fuses a sum with whatever makes the scores, so that they are never stored
+// for a gather, which is slow there besides.
+Value pick(const Scores& scores, Value target) {
+  const Value from = scores.value;
+  if (from.numel() == 0) return sh::splat(from.builder(), {from.dtype(), target.dims()}, 0.0);
+  if (CompilingFor::platform() != Platform::kTpu || !is_made_here(from)) {
+    return gathered(scores, target);
+  }
+  return sh::reduce_sum(choose(one_hot(target, scores), from, 0.0), {scores.classes});
 }
 
 // weights[target].
@@ -44,32 +81,23 @@ Value look_up(Value weights, Value target) {
   return sh::gather(weights, sh::expand_dim(target, target.rank()), dims, {1});
 }
 
-// `per_target` repeated along the class dimension of `scores`.
-Value along_classes(Value per_target, Value scores) {
-  return sh::broadcast_to(sh::expand_dim(per_target, class_dim(scores)), scores.dims());
-}
-
-// Where the class is the target's.
-Value one_hot(Value target, Value scores) {
-  const Value classes =
-      sh::iota(scores.builder(), {target.dtype(), scores.dims()}, class_dim(scores));
-  return equals(classes, along_classes(target, scores));
-}
-
 struct Targets {
   Value index;    // 0 where ignored
   Value weight;   // 0 where ignored
   Value ignored;  // adds nothing, not even where its score is infinite
 };
 
-Targets targets(const Call& call, Value scores) {
-  const Value target = sh::convert(call.tensor("target"), ElementType::kS64);
+Targets targets(const Call& call, const Scores& scores) {
+  const ElementType type = scores.value.dtype();
+  Value target = sh::convert(call.tensor("target"), ElementType::kS64);
+  target = sh::reshape(target, scores.target_dims());
   const Value ignored =
       equals(target, sh::full_like(target, call.integer_or("ignore_index", -100)));
-  const Value index = choose(ignored, 0.0, target);
+  // There are less than 2^31 classes.
+  const Value index = sh::convert(choose(ignored, 0.0, target), ElementType::kS32);
   const Value weights = call.tensor_or_empty("weight");
-  const Value weight = weights ? look_up(sh::convert(weights, scores.dtype()), index)
-                               : sh::splat(call.builder(), {scores.dtype(), target.dims()}, 1.0);
+  const Value weight = weights ? look_up(sh::convert(weights, type), index)
+                               : sh::splat(call.builder(), {type, target.dims()}, 1.0);
   return {index, choose(ignored, 0.0, weight), ignored};
 }
 
@@ -78,13 +106,21 @@ Value sum_all(Value x) { return sh::reduce_sum(x, wrap_dims({}, x.rank())); }
 // --- Negative log likelihood, of (C), (N, C) and (N, C, H, W) scores
 // ------------------------------
 
+// The scores with the classes second, last, or, of one sample, alone.
+Scores scores_of(const Call& call) {
+  const Value given = call.tensor("self");
+  const Value apart = sh::convert(rows_apart(given), compute_type(given.dtype()));
+  return {apart, given.rank() <= 2 ? apart.rank() - 1 : 1};
+}
+
 Values nll_forward_rule(Call& call) {
-  const Value scores = input(call);
+  const Scores scores = scores_of(call);
   const Targets target = targets(call, scores);
   const LossReduction reduction = loss_reduction(call);
   const Value losses = choose(target.ignored, 0.0, -(target.weight * pick(scores, target.index)));
-  if (reduction == LossReduction::kNone && scores.rank() > 1) {
-    return {losses, sh::scalar(call.builder(), scores.dtype(), 0.0)};
+  if (reduction == LossReduction::kNone && scores.value.rank() > 1) {
+    return {sh::reshape(losses, call.tensor("target").dims()),
+            sh::scalar(call.builder(), losses.dtype(), 0.0)};
   }
   const Value total = sum_all(target.weight);
   const Value sum = sum_all(losses);
@@ -92,15 +128,17 @@ Values nll_forward_rule(Call& call) {
 }
 
 Values nll_backward_rule(Call& call) {
-  const Value scores = input(call);
+  const Scores scores = scores_of(call);
   const Targets target = targets(call, scores);
-  Value g = sh::convert(call.tensor("grad_output"), scores.dtype());
+  Value g = sh::convert(call.tensor("grad_output"), scores.value.dtype());
   if (loss_reduction(call) == LossReduction::kMean) {
     g = g / as(sh::reshape(call.tensor("total_weight"), {}), g.dtype(), g.dims());
   }
+  if (g.rank() > 0) g = sh::reshape(g, target.weight.dims());
   const Value slope = -(target.weight * sh::broadcast_to(g, target.weight.dims()));
   const Value per_target = choose(target.ignored, 0.0, slope);
-  return {choose(one_hot(target.index, scores), along_classes(per_target, scores), 0.0)};
+  const Value grad = choose(one_hot(target.index, scores), along_classes(per_target, scores), 0.0);
+  return {sh::reshape(grad, call.tensor("self").dims())};
 }
 
 // --- Margin losses
@@ -118,15 +156,15 @@ struct Margins {
   Value target;   // (N)
 };
 
-Margins margins(const Call& call, Value scores) {
+Margins margins(const Call& call, Value x) {
+  const Scores scores{x};
   const Value target = as_batch(sh::convert(call.tensor("target"), ElementType::kS64), 1);
-  const Value margin = sh::broadcast_to(call.number("margin", scores.dtype()), scores.dims());
-  const Value excess = margin - along_classes(pick(scores, target), scores) + scores;
+  const Value margin = sh::broadcast_to(call.number("margin", x.dtype()), x.dims());
+  const Value excess = margin - along_classes(pick(scores, target), scores) + x;
   const Value counted = (excess > 0.0) & not_(one_hot(target, scores));
   const Value weights = call.tensor_or_empty("weight");
   const Value weight =
-      weights ? along_classes(look_up(sh::convert(weights, scores.dtype()), target), scores)
-              : Value();
+      weights ? along_classes(look_up(sh::convert(weights, x.dtype()), target), scores) : Value();
   return {excess, counted, weight, target};
 }
 
@@ -159,11 +197,11 @@ Values multi_margin_backward_rule(Call& call) {
   Value slope = squared_margin(call) ? 2.0 * m.excess : constant_like(scores, 1.0);
   if (m.weight) slope = slope * m.weight;
   slope = choose(m.counted, slope / (samples * static_cast<double>(scores.dim(1))), 0.0);
-  const Value at_target = along_classes(-sh::reduce_sum(slope, {1}), scores);
+  const Value at_target = along_classes(-sh::reduce_sum(slope, {1}), {scores});
   Value g = sh::convert(call.tensor("grad_output"), scores.dtype());
   if (g.rank() == 1) g = sh::expand_dim(g, 1);
   const Value result =
-      choose(one_hot(m.target, scores), at_target, slope) * sh::broadcast_to(g, scores.dims());
+      choose(one_hot(m.target, {scores}), at_target, slope) * sh::broadcast_to(g, scores.dims());
   return {sh::reshape(result, original.dims())};
 }
 

@@ -80,9 +80,12 @@ void require_arithmetic(const char* op, Value lhs, Value rhs) {
 Value dot_at(Value lhs, Value rhs, const DotDims& dims, bool exact) {
   if (const DotOperands apart = product_apart({lhs, rhs, dims}); apart.lhs) {
     const Value out = dot_at(apart.lhs, apart.rhs, apart.dims, exact);
-    Dims joined{lhs.dim(0)};
-    const size_t kept = dims.lhs_batching.empty() ? 1 : 2;
-    joined.insert(joined.end(), out.dims().end() - static_cast<ptrdiff_t>(kept), out.dims().end());
+    Dims joined;
+    if (dims.lhs_batching.empty()) {
+      joined = {lhs.dim(1 - dims.lhs_contracting[0]), out.dims().back()};
+    } else {
+      joined = {lhs.dim(0), out.dim(out.rank() - 2), out.dims().back()};
+    }
     return reshape(out, joined);
   }
   require_arithmetic("dot", lhs, rhs);

@@ -2,6 +2,7 @@
 #include "lowering/contraction.h"
 #include "lowering/families.h"
 #include "lowering/grouped_matmul.h"
+#include "lowering/joined_rows.h"
 #include "lowering/promotion.h"
 
 namespace torch_tpu::lowering {
@@ -19,17 +20,9 @@ Value scaled(const Call& call, Value value, std::string_view factor) {
   return multiply(value, broadcast_to(call.number(factor, value.dtype()), value.dims()));
 }
 
-// A product's rows in the dimensions that they were joined from: see dot().
-Value with_rows_apart(Value product) {
-  const auto* made = product.builder().rearrangement(product);
-  const bool joined = made && made->permutation.empty() && made->operand.rank() > 2 &&
-                      product.rank() == 2 && made->operand.dims().back() == product.dim(1);
-  return joined ? made->operand : product;
-}
-
 // beta * self + alpha * product. A zero beta ignores self, NaN included.
 Value affine(const Call& call, Value joined) {
-  Value product = scaled(call, with_rows_apart(joined), "alpha");
+  Value product = scaled(call, rows_apart(joined), "alpha");
   if (!call.is_known("beta", 0)) {
     Value self = call.tensor("self");
     if (product.rank() > joined.rank() && self.rank() == 2) {

@@ -1,10 +1,12 @@
 #include "lowering/reduction.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "lowering/expression.h"
 #include "lowering/families.h"
 #include "lowering/indexing.h"
+#include "lowering/joined_rows.h"
 #include "lowering/promotion.h"
 
 namespace torch_tpu::lowering {
@@ -54,6 +56,11 @@ using Reduce = Value (*)(Value, const Dims&);
 Value reduce_over(Value value, const Dims& dims, Reduce reduce) {
   constexpr int64_t kLanes = 16;
   if (dims.empty()) return value;
+  if (const Value apart = rows_apart(value); apart.rank() > value.rank() && dims == Dims{0}) {
+    Dims rows(static_cast<size_t>(apart.rank() - 1));
+    std::iota(rows.begin(), rows.end(), 0);
+    return reduce(apart, rows);
+  }
   const int64_t last = value.rank() - 1;
   const bool everything = static_cast<int64_t>(dims.size()) == value.rank();
   if (!everything || last == 0 || value.dim(last) < kLanes) return reduce(value, dims);

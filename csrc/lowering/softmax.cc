@@ -1,5 +1,6 @@
 #include "lowering/expression.h"
 #include "lowering/indexing.h"
+#include "lowering/joined_rows.h"
 #include "lowering/normalization.h"
 #include "lowering/promotion.h"
 #include "lowering/reduction.h"
@@ -17,20 +18,19 @@ struct Along {
 };
 
 Along along(const Call& call, Value self, std::string_view name = "dim") {
-  const Value x = convert_halves(at_least_1d(self));
+  const bool last = self.rank() == 2 && wrap_dim(call.integer(name), 2) == 1;
+  const Value x = convert_halves(at_least_1d(last ? rows_apart(self) : self));
   if (sh::is_integer(x.dtype()) || sh::is_bool(x.dtype())) {
     throw InvalidArgument(call.op() + ": expected a floating point tensor, got " +
                               std::string(sh::name(x.dtype())) + "; convert it or give dtype=",
                           InvalidArgument::Kind::kNotImplemented);
   }
   if (!sh::is_float(x.dtype())) throw Unsupported(call.op() + ": not real floating point");
-  return {x, wrap_dim(call.integer(name), x.rank())};
+  return {x, last ? x.rank() - 1 : wrap_dim(call.integer(name), x.rank())};
 }
 
-// Back to the 0-d shape `along` may have changed.
-Value like_argument(Value result, Value argument) {
-  return argument.rank() == 0 ? sh::reshape(result, {}) : result;
-}
+// Back to the shape that `along` may have changed.
+Value like_argument(Value result, Value argument) { return sh::reshape(result, argument.dims()); }
 
 Value spread_along(Value reduced, Value like, int64_t dim) {
   return spread(reduced, like.dims(), {dim});
@@ -70,16 +70,16 @@ Values safe_softmax(Call& call) {
 Values softmax_backward(Call& call) {
   const Value output = call.tensor("output");
   const auto [y, dim] = along(call, output);
-  const Value grad = sh::convert(at_least_1d(call.tensor("grad_output")), y.dtype());
+  const Value grad = sh::convert(sh::reshape(call.tensor("grad_output"), y.dims()), y.dtype());
   const Value weighted = sh::multiply(grad, y);
-  const Value total = spread_along(sum_over(weighted, {dim}), y, dim);
-  return {like_argument(sh::subtract(weighted, sh::multiply(y, total)), output)};
+  const Value total = spread_along(sh::negate(sum_over(weighted, {dim})), y, dim);
+  return {like_argument(sh::multiply(y, sh::add(grad, total)), output)};
 }
 
 Values log_softmax_backward(Call& call) {
   const Value output = call.tensor("output");
   const auto [y, dim] = along(call, output);
-  const Value grad = sh::convert(at_least_1d(call.tensor("grad_output")), y.dtype());
+  const Value grad = sh::convert(sh::reshape(call.tensor("grad_output"), y.dims()), y.dtype());
   const Value total = spread_along(sum_over(grad, {dim}), y, dim);
   return {like_argument(sh::subtract(grad, sh::multiply(sh::exponential(y), total)), output)};
 }

@@ -70,6 +70,28 @@ DotOperands rows_apart(const DotOperands& p) {
   return {lhs, p.rhs, {{}, {}, {lhs.rank() - 1}, p.dims.rhs_contracting}};
 }
 
+// A side of a product of matrices whose rows are contracted, with its rows apart.
+Value contracted_rows_apart(Value matrix, int64_t contracting) {
+  if (contracting == 1) {
+    const Rearrangement* const made = matrix.builder().rearrangement(matrix);
+    if (!made || made->permutation != Dims{1, 0}) return Value();
+    matrix = made->operand;
+  }
+  return matrix_apart(matrix);
+}
+
+DotOperands contraction_apart(const DotOperands& p) {
+  const Value lhs = contracted_rows_apart(p.lhs, p.dims.lhs_contracting[0]);
+  const Value rhs = contracted_rows_apart(p.rhs, p.dims.rhs_contracting[0]);
+  if (!lhs || !rhs) return {};
+  const Dims rows(lhs.dims().begin(), lhs.dims().end() - 1);
+  if (rows != Dims(rhs.dims().begin(), rhs.dims().end() - 1)) return {};
+  DotDims dims;
+  for (int64_t d = 0; d + 1 < lhs.rank(); ++d) dims.lhs_contracting.push_back(d);
+  dims.rhs_contracting = dims.lhs_contracting;
+  return {lhs, rhs, dims};
+}
+
 }  // namespace
 
 DotOperands product_apart(const DotOperands& p) {
@@ -77,8 +99,9 @@ DotOperands product_apart(const DotOperands& p) {
   if (CompilingFor::platform() != Platform::kTpu || dims.lhs_contracting.size() != 1) return {};
   const bool batch = dims.lhs_batching == Dims{0} && dims.rhs_batching == Dims{0};
   if (batch && p.lhs.rank() == 3 && p.rhs.rank() == 3) return batch_apart(p);
-  const bool rows = dims.lhs_batching.empty() && dims.lhs_contracting[0] == 1;
-  return rows && p.lhs.rank() == 2 && p.rhs.rank() == 2 ? rows_apart(p) : DotOperands();
+  if (!dims.lhs_batching.empty() || p.lhs.rank() != 2 || p.rhs.rank() != 2) return {};
+  if (DotOperands apart = contraction_apart(p); apart.lhs) return apart;
+  return dims.lhs_contracting[0] == 1 ? rows_apart(p) : DotOperands();
 }
 
 }  // namespace torch_tpu::lowering

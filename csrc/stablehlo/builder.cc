@@ -71,6 +71,10 @@ Value Builder::parameter(const TensorType& type) {
   return value;
 }
 
+bool Builder::is_parameter(Value value) const {
+  return std::binary_search(parameters_.begin(), parameters_.end(), value.id());
+}
+
 void Builder::alias(size_t parameter, size_t result) {
   if (parameter >= parameters_.size()) {
     fail("alias", "parameter " + std::to_string(parameter) + " does not exist, there are " +

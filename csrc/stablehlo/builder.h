@@ -96,6 +96,7 @@ class Builder {
   void note_rearrangement(Value result, Rearrangement rearrangement);
 
   size_t num_parameters() const { return parameters_.size(); }
+  bool is_parameter(Value value) const;
   size_t num_operations() const { return num_operations_; }
   const TensorType& type(int32_t id) const { return values_[static_cast<size_t>(id)].type; }
 

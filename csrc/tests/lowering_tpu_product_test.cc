@@ -53,6 +53,23 @@ const Case kCases[] = {
     {"NothingJoined", {{6, 5}, {}, {}}, {{5, 7}, {}, {}}, kMatrices, "tensor<6x7xf32>"},
 };
 
+// Both sides' rows are contracted, and apart on both.
+const Case kGradients[] = {
+    {"Weight", {{2, 3, 5}, {6, 5}, {1, 0}}, {{2, 3, 7}, {6, 7}, {}}, kMatrices, ""},
+    {"Untransposed", {{2, 3, 5}, {6, 5}, {}}, {{2, 3, 7}, {6, 7}, {}}, {{}, {}, {0}, {0}}, ""},
+    {"OfHeads", {{2, 3, 4, 5}, {6, 20}, {1, 0}}, {{2, 3, 7}, {6, 7}, {}}, kMatrices, ""},
+    {"RightTransposed",
+     {{2, 3, 5}, {6, 5}, {1, 0}},
+     {{2, 3, 7}, {6, 7}, {1, 0}},
+     {{}, {}, {1}, {1}},
+     ""},
+};
+// The same where the sides do not fit.
+const Case kOtherGradients[] = {
+    {"OtherRows", {{2, 3, 5}, {6, 5}, {1, 0}}, {{3, 2, 7}, {6, 7}, {}}, kMatrices, ""},
+    {"OneSideApart", {{2, 3, 5}, {6, 5}, {1, 0}}, {{6, 7}, {}, {}}, kMatrices, ""},
+};
+
 Value prepared(Value v, const Side& side) {
   if (!side.joined.empty()) v = stablehlo::reshape(v, side.joined);
   return side.permutation.empty() ? v : stablehlo::transpose(v, side.permutation);
@@ -83,6 +100,20 @@ TEST(TpuProduct, KeepsApartWhatWasJoined) {
   }
 }
 
+TEST(TpuProduct, KeepsContractedRowsApart) {
+  const std::string rows =
+      "lhs_contracting_dimensions = [0, 1], rhs_contracting_dimensions = [0, 1]";
+  for (const Case& c : kGradients) {
+    SCOPED_TRACE(c.name);
+    EXPECT_NE(dot_line(c, Platform::kTpu).find(rows), std::string::npos);
+    EXPECT_EQ(dot_line(c, Platform::kCpu).find(rows), std::string::npos);
+  }
+  for (const Case& c : kOtherGradients) {
+    SCOPED_TRACE(c.name);
+    EXPECT_EQ(dot_line(c, Platform::kTpu).find(rows), std::string::npos);
+  }
+}
+
 HostTensor whole_numbers(const Dims& dims, int64_t period) {
   HostTensor host{{ElementType::kF32, dims}, ""};
   for (int64_t i = 0; i < host.type.numel(); ++i) {
@@ -95,7 +126,10 @@ HostTensor whole_numbers(const Dims& dims, int64_t period) {
 class TpuProductRun : public stablehlo::ExecutionTest {};
 
 TEST_F(TpuProductRun, GivesTheSame) {
-  for (const Case& c : kCases) {
+  std::vector<Case> cases(std::begin(kCases), std::end(kCases));
+  cases.insert(cases.end(), std::begin(kGradients), std::end(kGradients));
+  cases.insert(cases.end(), std::begin(kOtherGradients), std::end(kOtherGradients));
+  for (const Case& c : cases) {
     SCOPED_TRACE(c.name);
     const auto results =
         run({whole_numbers(c.lhs.dims, 11), whole_numbers(c.rhs.dims, 13)},
