@@ -101,6 +101,17 @@ def test_statistics_have_the_names_of_torch_accelerator() -> None:
     assert stats == torch.accelerator.memory_stats()
 
 
+def test_what_was_freed_is_counted_from_a_reset_on() -> None:
+    held = filled(1)
+    torch.accelerator.reset_accumulated_memory_stats()
+    assert tpu.memory_stats()["allocated_bytes.all.freed"] == 0
+    nbytes = filled(1).nbytes
+    stats = tpu.memory_stats()
+    assert stats["allocated_bytes.all.freed"] == stats["allocated_bytes.all.allocated"] >= nbytes
+    del held
+    assert tpu.memory_stats()["allocated_bytes.all.freed"] >= 2 * nbytes
+
+
 def test_torch_accelerator_agrees() -> None:
     x = filled(1)
     memory = torch.accelerator

@@ -1,5 +1,6 @@
 #include "eager/call_state.h"
 
+#include <bit>
 #include <cstring>
 
 #include "eager/device_context.h"
@@ -263,13 +264,31 @@ void CallState::clear() {
   moving.clear();
   generator.reset();
   device = -1;
-  if (!index_.empty()) index_.clear();
+  index_.clear();
+}
+
+// Where the storage is in the index, or would be.
+size_t CallState::index_place(const DeviceStorage& storage) const {
+  const size_t last = index_.size() - 1;
+  // Objects of one size, mostly side by side.
+  size_t place = (reinterpret_cast<uintptr_t>(&storage) >> 4) * 0x9e3779b97f4a7c15ull >> 40 & last;
+  while (index_[place] != 0 && storages[index_[place] - 1] != &storage) place = (place + 1) & last;
+  return place;
+}
+
+void CallState::index(size_t slot) {
+  if (2 * (slot + 1) > index_.size()) {
+    index_.assign(std::max(4 * std::bit_ceil(kIndexFrom), 2 * index_.size()), 0);
+    for (size_t i = 0; i < slot; ++i) {
+      index_[index_place(*storages[i])] = static_cast<uint32_t>(i + 1);
+    }
+  }
+  index_[index_place(*storages[slot])] = static_cast<uint32_t>(slot + 1);
 }
 
 int CallState::find_slot(const DeviceStorage& storage) const {
   if (!index_.empty()) {
-    const auto it = index_.find(&storage);
-    return it == index_.end() ? -1 : it->second;
+    return static_cast<int>(index_[index_place(storage)]) - 1;
   }
   for (size_t i = 0; i < storages.size(); ++i) {
     if (storages[i] == &storage) return static_cast<int>(i);
@@ -280,15 +299,11 @@ int CallState::find_slot(const DeviceStorage& storage) const {
 int CallState::slot(DeviceStorage& storage) {
   const int found = find_slot(storage);
   if (found >= 0) return found;
-  const int added = static_cast<int>(storages.size());
+  const size_t added = storages.size();
   storages.push_back(&storage);
   contents.push_back(storage.contents());
-  if (storages.size() == kIndexFrom) {
-    for (size_t i = 0; i < storages.size(); ++i) index_[storages[i]] = static_cast<int>(i);
-  } else if (storages.size() > kIndexFrom) {
-    index_[&storage] = added;
-  }
-  return added;
+  if (storages.size() >= kIndexFrom) index(added);
+  return static_cast<int>(added);
 }
 
 void gather(const OperatorInfo& info, std::span<const c10::IValue> arguments, bool all_known,

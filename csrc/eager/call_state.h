@@ -6,7 +6,6 @@
 
 #include <array>
 #include <span>
-#include <unordered_map>
 
 #include "eager/device_storage.h"
 #include "eager/operator_info.h"
@@ -62,7 +61,12 @@ struct CallState {
   int find_slot(const DeviceStorage& storage) const;
 
  private:
-  std::unordered_map<const DeviceStorage*, int> index_;  // only for many storages
+  size_t index_place(const DeviceStorage& storage) const;
+  void index(size_t slot);
+
+  // Only for many storages: slots by the storages' addresses, plus one; 0 where there is none. A
+  // power of two of them, at most half of it used.
+  std::vector<uint32_t> index_;
 };
 
 // Fills `state` from the arguments. `all_known`: every number becomes part of the signature.

@@ -62,7 +62,7 @@ class TpuAllocator final : public c10::DeviceAllocator {
     for (StatArray* bytes : {&stats.allocated_bytes, &stats.active_bytes, &stats.requested_bytes,
                              &stats.reserved_bytes}) {
       set_stat(*bytes, m.bytes.load(), m.peak_bytes.load(), m.total_allocated_bytes.load(),
-               m.total_freed_bytes.load());
+               m.total_freed_bytes());
     }
     stats.num_ooms = m.out_of_memory.load();
     return stats;
@@ -71,7 +71,7 @@ class TpuAllocator final : public c10::DeviceAllocator {
     check_device(device);
     runtime::MemoryCounters& m = settled_counters(device);
     m.total_allocated_bytes = 0;
-    m.total_freed_bytes = 0;
+    m.bytes_at_reset = m.bytes.load();
     m.total_count = m.count.load();
     m.out_of_memory = 0;
   }

@@ -5,6 +5,7 @@
 #include "eager/device_context.h"
 #include "eager/dry_run.h"
 #include "eager/scalar_types.h"
+#include "runtime/block_pool.h"
 
 namespace torch_tpu::eager {
 
@@ -15,6 +16,14 @@ void delete_device_storage(void* context) {
 }
 
 }  // namespace
+
+void* DeviceStorage::operator new(size_t) {
+  return runtime::BlockPool<sizeof(DeviceStorage)>::take();
+}
+
+void DeviceStorage::operator delete(void* p) noexcept {
+  runtime::BlockPool<sizeof(DeviceStorage)>::give_back(p);
+}
 
 c10::DataPtr make_data_ptr(int device) {
   auto storage = std::make_unique<DeviceStorage>(device);
@@ -48,14 +57,16 @@ at::Tensor make_tensor(runtime::DeviceBufferPtr buffer, c10::ScalarType dtype,
                        size_t nbytes, int device) {
   c10::DataPtr data = make_data_ptr(device);
   if (buffer) static_cast<DeviceStorage*>(data.get_context())->set(std::move(buffer));
-  c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(
+  c10::Storage storage(c10::make_intrusive<runtime::Pooled<c10::StorageImpl>>(
       c10::StorageImpl::use_byte_size_t(), nbytes, std::move(data), device_allocator(),
       /*resizable=*/true));
-  auto impl = c10::make_intrusive<c10::TensorImpl>(
+  at::Tensor t = at::detail::make_tensor<runtime::Pooled<c10::TensorImpl>>(
       std::move(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
       c10::scalarTypeToTypeMeta(dtype));
-  if (sizes.size() != 1 || sizes[0] != 0) impl->set_sizes_and_strides(sizes, strides, offset);
-  return at::Tensor(std::move(impl));
+  if (sizes.size() != 1 || sizes[0] != 0) {
+    t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  }
+  return t;
 }
 
 lowering::ViewSpec view_of(const at::Tensor& tensor) {

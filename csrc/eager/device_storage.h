@@ -34,6 +34,8 @@ class DeviceStorage {
   ~DeviceStorage() { give_address_back(address_); }
   DeviceStorage(const DeviceStorage&) = delete;
   DeviceStorage& operator=(const DeviceStorage&) = delete;
+  static void* operator new(size_t size);
+  static void operator delete(void* p) noexcept;
 
   // These two wait while the storage is lent.
   Contents contents() const {

@@ -16,6 +16,7 @@
 #include "environment/environment.h"
 #include "pjrt/error.h"
 #include "runtime/batch.h"
+#include "runtime/block_pool.h"
 #include "runtime/hash.h"
 #include "runtime/runtime.h"
 #include "runtime/statistics.h"
@@ -244,6 +245,7 @@ class Loans {
     loans_.push_back({&storage, held.get()});
     return true;
   }
+  void reserve(size_t n) { loans_.reserve(n); }
   // The program runs: the storages wait for set().
   void taken() {
     for (const Loan& loan : loans_) loan.buffer->given_away();
@@ -264,6 +266,7 @@ void execute(const Program& program, const CallState& state, BufferList& results
   runtime::Runtime& rt = runtime::Runtime::get();
   const pjrt::Executable& executable = program.executable->executable();
   c10::SmallVector<PJRT_Buffer*, 16> args;
+  args.reserve(program.parameters.size());
   c10::SmallVector<runtime::DeviceBufferPtr, 4> keep;
   c10::SmallVector<int64_t, 8> not_donatable;
   size_t new_bytes = program.output_bytes;
@@ -306,9 +309,14 @@ void execute(const Program& program, const CallState& state, BufferList& results
                      rt.device(device).handle);
   runtime::statistics().programs.fetch_add(1, std::memory_order_relaxed);
   loans.taken();
+  runtime::memory_counters(device).add(static_cast<int64_t>(program.output_bytes),
+                                       static_cast<int64_t>(outputs.size()));
+  results.reserve(outputs.size());
+  const runtime::PoolAllocator<runtime::DeviceBuffer> memory;
   for (size_t i = 0; i < outputs.size(); ++i) {
-    results.push_back(std::make_shared<const runtime::DeviceBuffer>(
-        pjrt::Buffer::adopt(rt.client().api(), outputs[i]), program.outputs[i].layout, device));
+    results.push_back(std::allocate_shared<const runtime::DeviceBuffer>(
+        memory, pjrt::Buffer::adopt(rt.client().api(), outputs[i]), program.outputs[i].layout,
+        device, runtime::DeviceBuffer::Counted()));
     results.back()->maker() = program.id;
   }
   for (size_t i = 0; i < results.size(); ++i) {

@@ -41,7 +41,10 @@ void DeviceBuffer::rethrow_named(const pjrt::Error& error) const {
 }
 
 void DeviceBuffer::given_away() const {
-  if (!counted_.exchange(false, std::memory_order_relaxed)) return;
+  if (counted_.exchange(false, std::memory_order_relaxed)) discount();
+}
+
+void DeviceBuffer::discount() const {
   layout_->live.fetch_sub(1, std::memory_order_relaxed);
   memory_counters(device_).remove(static_cast<int64_t>(layout_->nbytes));
 }
@@ -71,7 +74,7 @@ void DeviceBuffer::refuse_hollow() {
 }
 
 DeviceBuffer::~DeviceBuffer() {
-  given_away();
+  if (counted_.load(std::memory_order_relaxed)) discount();
   if (Runtime::in_bad_fork()) [[unlikely]] {
     // The plugin's threads, and whoever held its locks, are in the other process.
     static_cast<void>(buffer_.release());

@@ -41,8 +41,13 @@ struct GraphPlace {
 class DeviceBuffer {
  public:
   DeviceBuffer(pjrt::Buffer buffer, const Layout* layout, int device)
-      : buffer_(std::move(buffer)), handle_(buffer_.handle()), layout_(layout), device_(device) {
+      : DeviceBuffer(std::move(buffer), layout, device, Counted()) {
     memory_counters(device_).add(static_cast<int64_t>(layout_->nbytes));
+  }
+  // One whose memory was counted together with that of others.
+  struct Counted {};
+  DeviceBuffer(pjrt::Buffer buffer, const Layout* layout, int device, Counted)
+      : buffer_(std::move(buffer)), handle_(buffer_.handle()), layout_(layout), device_(device) {
     layout_->live.fetch_add(1, std::memory_order_relaxed);
   }
   // One whose array is made later: fulfil() gives it. Whoever asks before waits. Where it is
@@ -101,6 +106,7 @@ class DeviceBuffer {
  private:
   PJRT_Buffer* wait() const;
   void count() const;
+  void discount() const;
 
   mutable pjrt::Buffer buffer_;
   mutable std::atomic<PJRT_Buffer*> handle_{nullptr};  // of buffer_, once it may be used

@@ -41,16 +41,15 @@ std::atomic<int64_t>& limit(int device) {
 
 }  // namespace
 
-void MemoryCounters::add(int64_t nbytes) {
+void MemoryCounters::add(int64_t nbytes, int64_t arrays) {
   raise_peak(peak_bytes, bytes.fetch_add(nbytes, std::memory_order_relaxed) + nbytes);
   total_allocated_bytes.fetch_add(nbytes, std::memory_order_relaxed);
-  raise_peak(peak_count, count.fetch_add(1, std::memory_order_relaxed) + 1);
-  total_count.fetch_add(1, std::memory_order_relaxed);
+  raise_peak(peak_count, count.fetch_add(arrays, std::memory_order_relaxed) + arrays);
+  total_count.fetch_add(arrays, std::memory_order_relaxed);
 }
 
 void MemoryCounters::remove(int64_t nbytes) {
   bytes.fetch_sub(nbytes, std::memory_order_relaxed);
-  total_freed_bytes.fetch_add(nbytes, std::memory_order_relaxed);
   count.fetch_sub(1, std::memory_order_relaxed);
 }
 

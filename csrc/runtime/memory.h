@@ -13,13 +13,16 @@ struct MemoryCounters {
   std::atomic<int64_t> bytes{0};
   std::atomic<int64_t> peak_bytes{0};
   std::atomic<int64_t> total_allocated_bytes{0};
-  std::atomic<int64_t> total_freed_bytes{0};
   std::atomic<int64_t> count{0};  // live arrays
   std::atomic<int64_t> peak_count{0};
   std::atomic<int64_t> total_count{0};
   std::atomic<int64_t> out_of_memory{0};
 
-  void add(int64_t nbytes);
+  // Live bytes and those freed are together what was allocated.
+  std::atomic<int64_t> bytes_at_reset{0};
+  int64_t total_freed_bytes() const { return total_allocated_bytes + bytes_at_reset - bytes; }
+
+  void add(int64_t nbytes, int64_t arrays = 1);
   void remove(int64_t nbytes);
 };
 
