@@ -7,8 +7,10 @@ import dataclasses
 import importlib
 import importlib.util
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import zipfile
 from pathlib import Path
@@ -337,6 +339,34 @@ def test_refused_program() -> None:
     path = Path(raised.value.path)
     assert path.read_text() == WRONG
     path.unlink()
+
+
+def test_refused_programs_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latest ten are kept, other processes' among them; nothing else is touched."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for i in range(12):
+        old = tmp_path / f"torch_tpu_failed_aot_1_{i}.mlir"
+        old.write_text("old")
+        os.utime(old, (i, i))
+    other = tmp_path / "torch_tpu_failed_aot_notes.mlir"
+    other.write_text("kept")
+    with pytest.raises(aot.CompileError) as caught:
+        aot.compile_stablehlo("nonsense", "device")
+    assert caught.value.path is not None
+    names = {path.name for path in tmp_path.iterdir()}
+    expected = {f"torch_tpu_failed_aot_1_{i}.mlir" for i in range(3, 12)}
+    assert names == {*expected, other.name, Path(caught.value.path).name}
+
+
+def test_a_tensor_as_the_only_argument() -> None:
+    x = torch.rand(3, 4)
+    model = torch.nn.Linear(4, 2)
+    program = aot.compile(model, "device", args=x)
+    torch.testing.assert_close(program.bind(model)(x.to("tpu")).cpu(), model(x))
+    with pytest.raises(TypeError, match=r"a dict; arguments by name go into kwargs"):
+        aot.compile(model, "device", args={"input": x})  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"expected a tuple of example arguments, got a int"):
+        aot.compile(model, "device", args=3)  # type: ignore[arg-type]
 
 
 @needs_libtpu

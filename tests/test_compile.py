@@ -421,6 +421,22 @@ def test_several_devices() -> None:
         for index in (0, 1):
             with torch.tpu.device(index):
                 assert compiled(torch.zeros(1, device="tpu")).item() == index
+        def unnamed(x):
+            return x + torch.arange(3, device="tpu"), torch.ones(2).to("tpu") * 2
+        def of_nothing():
+            return torch.full((3,), 2.0, device="tpu").sin()
+        for function, arguments in ((unnamed, 1), (of_nothing, 0)):
+            torch._dynamo.reset()
+            compiled = torch.compile(function, fullgraph=True)
+            for index in (0, 1, 0):
+                with torch.tpu.device(index):
+                    xs = [torch.ones(3, device="tpu")] * arguments
+                    ours, theirs = compiled(*xs), function(*xs)
+                    if not arguments:
+                        ours, theirs = [ours], [theirs]
+                    for a, b in zip(ours, theirs):
+                        assert a.device == b.device == torch.device("tpu", index)
+                        assert a.tolist() == b.tolist()
         """,
         TORCH_TPU_CPU_DEVICES="2",
     )
@@ -714,6 +730,7 @@ def test_a_warmup_makes_the_graphs_constants() -> None:
     assert compiled(x).tolist() == [2, 3, 4]
 
 
+@pytest.mark.single_operators
 def test_warmup_compiles_what_a_call_needs() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh()).to("tpu")
     compiled = torch.compile(model, fullgraph=True)
@@ -748,7 +765,7 @@ def test_tracing_is_timed_apart_from_compiling() -> None:
     tpu.reset_dispatch_stats()
     before = tpu.compile_times()
     assert before.dynamo == before.compiling == 0
-    torch.compile(lambda x: x.erfc() * 5, fullgraph=True)(torch.ones(5, device="tpu"))
+    y = torch.compile(lambda x: x.erfc() * 5, fullgraph=True)(torch.ones(5, device="tpu"))
     tpu.synchronize()
     after = tpu.compile_times()
     assert after.dynamo > 0
@@ -756,6 +773,7 @@ def test_tracing_is_timed_apart_from_compiling() -> None:
     assert after.lowering > before.lowering
     assert after.compiling + after.loading > 0
     assert "lowering" in str(after)
+    assert_same(y, torch.ones(5).erfc() * 5, rtol=1e-5, atol=1e-6)
 
 
 def test_threads_share_a_compiled_function() -> None:
@@ -821,3 +839,45 @@ def test_another_process_compiles_nothing(tmp_path: Any) -> None:
     assert runs[0][0] == runs[1][0]
     assert int(runs[0][1]) > 0
     assert int(runs[1][1]) == 0
+
+
+def test_many_tensors() -> None:
+    """More of them than slots are looked for one by one, some with a storage in common."""
+
+    def run(values: list[torch.Tensor]) -> list[torch.Tensor]:
+        values[7].mul_(2)
+        return [*(v + i for i, v in enumerate(values)), values[3], values[5][1:]]
+
+    on_cpu = [torch.arange(4.0) + i for i in range(150)]
+    on_cpu += [v[1:3] for v in on_cpu]
+    on_device = [v.to("tpu") for v in on_cpu[:150]]
+    on_device += [v[1:3] for v in on_device]
+    compiled = torch.compile(run, fullgraph=True)
+    for _ in range(2):
+        results = compiled(on_device)
+        for actual, expected in zip(results, run(on_cpu), strict=True):
+            assert_same(actual, expected)
+        assert results[-2] is on_device[3]
+        assert results[-1].untyped_storage().data_ptr() == on_device[5].untyped_storage().data_ptr()
+    for actual, expected in zip(on_device, on_cpu, strict=True):
+        assert_same(actual, expected)
+
+
+def test_results_that_die_on_another_thread() -> None:
+    compiled = torch.compile(lambda values: [v + 1 for v in values], fullgraph=True)
+    values = [torch.full((2,), float(i), device="tpu") for i in range(60)]
+    held = compiled(values)
+    tpu.synchronize()
+    before = tpu.memory_allocated()
+
+    def drop() -> None:
+        held.clear()
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    thread.join()
+    assert tpu.memory_allocated() == before - 60 * 8  # bytes
+    results = compiled(values)
+    assert tpu.memory_allocated() == before
+    for i in range(60):
+        assert_same(results[i], torch.full((2,), i + 1.0))

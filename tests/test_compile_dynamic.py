@@ -175,6 +175,12 @@ CASES: dict[str, Function] = {
     "softmax": lambda x: (x.softmax(1), x.log_softmax(0), x.logsumexp(1)),
     "norm": lambda x: x.norm(dim=1) + (x > 0).any(1) + (x < 3).all(1),
     "matmul": lambda x: x.transpose(1, 2) @ x,
+    "matmul of a vector": lambda x: (x @ x[0, 0], x[0, 0] @ x[0].T),
+    "binary": lambda x: (
+        torch.rsub(x, x.sum(1, keepdim=True), alpha=2),
+        torch.complex(x, x * 2).abs(),
+        x.detach().floor_divide(0.5),
+    ),
     "cumsum": lambda x: x.cumsum(1),
     "normalized": normalized,
     "slices": last_and_first,
@@ -409,6 +415,133 @@ def test_training_a_convolutional_network(
         assert graph.is_padded
         assert graph.num_programs == 1
     assert len(graphs) == 2
+
+
+# --- Writes ---------------------------------------------------------------------------------------
+
+
+def doubled(x: Tensor, y: Tensor) -> Tensor:
+    x.mul_(2)
+    return x.sum() + y.sum()
+
+
+def crossed(x: Tensor, y: Tensor) -> Tensor:
+    x.add_(y)
+    y.copy_(x * 3)
+    return x.view(-1) * 2
+
+
+def of_parts(x: Tensor, y: Tensor) -> Tensor:
+    x[1:3].mul_(2)
+    y[:, 0] = 5
+    return x
+
+
+def through_a_view(x: Tensor, y: Tensor) -> Tensor:
+    x.view(-1).add_(1)
+    x.t().mul_(3)
+    y.relu_()
+    return x.sum(0)
+
+
+def filled(x: Tensor, y: Tensor) -> None:
+    x.fill_(3.0)
+    y.zero_().add_(x[0])
+
+
+def of_other_dtype(x: Tensor, y: Tensor) -> Tensor:
+    x.copy_(y > 0)
+    return y.softmax(-1)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize(
+    "function", [doubled, crossed, of_parts, through_a_view, filled, of_other_dtype]
+)
+def test_written_inputs(
+    function: Function, dim: int, device: torch.device, graphs: list[dynamic.DynamicGraph]
+) -> None:
+    compiled = torch.compile(function, backend="tpu", dynamic=True, fullgraph=True)
+    for size in (5, 7, 8, 6):
+        shape = [4, 4]
+        shape[dim] = size
+        mine = [torch.randn(shape) for _ in range(2)]
+        there = [t.to(device) for t in mine]
+        assert_same(compiled(*there), function(*mine))
+        assert_same(there, mine)
+    assert len(graphs) == 1
+    assert graphs[0].is_padded
+    assert graphs[0].num_programs == 2  # 6 and 8
+
+
+def test_a_written_part_of_a_larger_tensor(
+    device: torch.device, graphs: list[dynamic.DynamicGraph]
+) -> None:
+    compiled = torch.compile(doubled, backend="tpu", dynamic=True, fullgraph=True)
+    for size in (5, 7):
+        whole, y = torch.randn(9, 6), torch.randn(2)
+        there = whole.to(device)
+        assert_same(
+            compiled(there[1:].t()[:, :size], y.to(device)), doubled(whole[1:].t()[:, :size], y)
+        )
+        assert_same(there, whole)
+    assert graphs[-1].is_padded
+
+
+def test_a_training_step_that_counts(
+    device: torch.device, graphs: list[dynamic.DynamicGraph]
+) -> None:
+    def function(x: Tensor, seen: Tensor, w: Tensor) -> Tensor:
+        seen.add_(x.detach().abs())
+        return (x * w).sin().sum() + seen.sum()
+
+    compiled = torch.compile(function, backend="tpu", dynamic=True, fullgraph=True)
+    for size in (5, 7, 6):
+        x, seen, w = torch.randn(size, 3), torch.randn(size, 3), torch.randn(3, requires_grad=True)
+        there = [x.to(device), seen.to(device), w.detach().to(device).requires_grad_()]
+        expected, given = function(x, seen, w), compiled(*there)
+        assert_same(given, expected)
+        assert_same(there[1], seen)
+        expected.backward()
+        given.backward()
+        assert_same(there[2].grad, w.grad)
+    assert all(graph.is_padded for graph in graphs)
+
+
+def of_itself(x: Tensor) -> tuple[Tensor, ...]:
+    return ((x * x.sin()).sum(),)
+
+
+def of_a_view(x: Tensor) -> tuple[Tensor, ...]:
+    return ((x.t() @ x).sum(), x.sum())
+
+
+def of_a_result(x: Tensor) -> tuple[Tensor, ...]:
+    y = x.exp()
+    return y * 2, y
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("function", [of_itself, of_a_view, of_a_result])
+def test_writes_to_what_is_kept_for_backward(
+    function: Function, dim: int, device: torch.device, graphs: list[dynamic.DynamicGraph]
+) -> None:
+    """Raises, as eager does, whether the kept tensor has padding or not."""
+    compiled = torch.compile(function, backend="tpu", dynamic=True, fullgraph=True)
+    for size in (5, 7, 8):
+        shape = [4, 4]
+        shape[dim] = size
+        for run, x in ((function, torch.randn(shape)), (compiled, torch.randn(shape).to(device))):
+            x.requires_grad_()
+            first, *others = run(x)
+            with torch.no_grad():
+                (others[0] if function is of_a_result else x).mul_(2)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                first.sum().backward()
+            x = x.detach().requires_grad_()
+            first, *others = run(x)
+            first.sum().backward()  # not written: fine
+    assert all(graph.is_padded for graph in graphs)
 
 
 # --- Where elements lie ---------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import subprocess_python
 import torch
 
-from torch_tpu import tpu
+from torch_tpu import aot, tpu
 
 # Flags are a compiler's own; these are the CPU plugin's.
 needs_cpu = pytest.mark.skipif(
@@ -108,3 +109,72 @@ def test_flags_the_compiler_refuses() -> None:
             tpu.compiler.custom_compiler_options(value),
         ):
             pass
+
+
+# --- The table of options -------------------------------------------------------------------------
+
+
+def compiled_with(options: dict[str, Any]) -> Any:
+    torch._dynamo.reset()
+    return torch.compile(lambda x: x + 1, backend="tpu", options=options)(
+        torch.ones(3, device="tpu")
+    )
+
+
+def in_scope(options: dict[str, Any]) -> None:
+    with tpu.compiler.custom_compiler_options(options):
+        pass
+
+
+def for_a_step(options: dict[str, Any]) -> None:
+    tpu.compile_step(lambda: None, options=options)
+
+
+def ahead_of_time(options: dict[str, Any]) -> None:
+    aot.compile(torch.nn.Linear(2, 2), "device", args=(torch.ones(1, 2),), flags=options)
+
+
+@pytest.mark.parametrize("entry", [compiled_with, in_scope, for_a_step, ahead_of_time])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"dynamic_bucket": False},
+            "there is no option 'dynamic_bucket'; did you mean 'dynamic_bu",
+        ),
+        ({"max_autotune": True}, "there is no option 'max_autotune'; The options are"),
+        ({3: 1}, "there is no option 3"),
+        ({"dynamic_buckets": "many"}, "dynamic_buckets: expected a list of positive sizes"),
+        ({"dynamic_buckets": [0]}, "dynamic_buckets: expected a list of positive sizes"),
+        ({"fuse_attention": 1}, "fuse_attention: expected True or False, got 1"),
+    ],
+)
+def test_options_that_are_none(entry: Any, options: dict[Any, Any], message: str) -> None:
+    with pytest.raises(Exception, match=re.escape(message)):
+        entry(options)
+
+
+@pytest.mark.parametrize("entry", [for_a_step, ahead_of_time])
+@pytest.mark.parametrize("name", tpu.compiler.OPTIONS)
+def test_options_that_mean_nothing_there(entry: Any, name: str) -> None:
+    value = True
+    with pytest.raises(ValueError, match=f"'{name}' is an option of torch.compile"):
+        entry({name: value})
+
+
+def test_our_options_in_a_scope() -> None:
+    with tpu.compiler.custom_compiler_options({"dynamic_buckets": [64]}):
+        x = torch.ones(5, 3, device="tpu")
+        torch._dynamo.mark_dynamic(x, 0)
+        with tpu.explain() as explanation:
+            torch.testing.assert_close(
+                torch.compile(lambda x: x * 2, backend="tpu")(x).cpu(), x.cpu() * 2
+            )
+    assert any("64x3" in program.stablehlo for program in explanation.programs)
+
+
+def test_the_docs_list_every_option() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "compile.md").read_text()
+    for option in tpu.compiler.OPTIONS.values():
+        assert f"`{option.name}`" in text
+        assert option.doc

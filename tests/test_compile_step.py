@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import random
@@ -86,6 +87,44 @@ class Pair:
             torch.testing.assert_close(mine[name].cpu(), value, rtol=1e-4, atol=atol)
 
 
+def test_options() -> None:
+    """XLA's flags; what is neither that nor one of ours is an error that says so."""
+    with pytest.raises(ValueError, match=r"compile_step: there is no option 'fast'"):
+        compile_step(lambda: None, options={"fast": True})
+    with pytest.raises(ValueError, match=r"'fuse_attention' is an option of torch.compile"):
+        compile_step(lambda: None, options={"fuse_attention": True})
+    if tpu.get_platform_name() != "cpu":
+        return  # the flag below is the CPU compiler's
+    pair = Pair(options={"xla_cpu_enable_fast_math": False})
+    pair.run()
+    pair.check()
+    one_program(pair.tpu_step)
+    refused = Pair(options={"xla_no_such_flag": 1})
+    with pytest.raises(RuntimeError, match="refuses the option xla_no_such_flag"):
+        refused.run()
+
+
+def test_explanation() -> None:
+    """What a program is made for, and what has changed when there is another."""
+    pair = Pair(make_optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+
+    def programs(rows: int = 4) -> list[Any]:
+        with tpu.explain() as explanation:
+            pair.run(1, rows)
+        return [p for p in explanation.programs if "compile_step" in p.calls[0]]
+
+    assert programs() == []  # it runs eagerly
+    (first,), (again,) = programs(), programs()
+    assert not first.known and first.difference == ""
+    assert again.known
+    (shapes,) = programs(rows=6)
+    assert not shapes.known and "its arguments" in shapes.difference
+    for optimizer in (pair.cpu_optimizer, pair.tpu_optimizer):
+        optimizer.param_groups[0]["nesterov"] = True
+    (setting,) = programs()
+    assert not setting.known and setting.difference == "nesterov is True, was False"
+
+
 def one_program(step: CompiledStep) -> None:
     assert step.fallback_reason is None
     assert step.num_programs == 1
@@ -141,6 +180,185 @@ def test_optimizers(name: str) -> None:
     one_program(pair.tpu_step)
     mine, wanted = pair.tpu_optimizer.param_groups, pair.cpu_optimizer.param_groups
     assert mine[0]["lr"] == wanted[0]["lr"]
+
+
+CYCLED: dict[str, tuple[str, dict[str, Any]]] = {
+    "SGD": ("SGD", {"max_lr": 0.1}),
+    "SGD single": ("SGD single", {"max_lr": 0.1}),
+    "SGD fused": ("SGD fused", {"max_lr": 0.1}),
+    "Adam": ("Adam", {"max_lr": 0.01}),
+    "Adam single": ("Adam single", {"max_lr": 0.01}),
+    "Adam fused": ("Adam fused", {"max_lr": 0.01}),
+    "RMSprop": ("RMSprop", {"max_lr": 0.01}),
+    "NAdam": ("NAdam", {"max_lr": 0.01}),
+}
+
+
+@pytest.mark.parametrize("name", CYCLED)
+def test_one_cycle(name: str) -> None:
+    """The momentum or the betas change at every call, and are operands of the one program."""
+    label, arguments = CYCLED[name]
+    kind, settings = OPTIMIZERS[label]
+
+    def stepper(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+        step = plain_step(model, optimizer)
+        plan = torch.optim.lr_scheduler.OneCycleLR(optimizer, total_steps=STEPS + 2, **arguments)
+
+        def step_and_plan(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss: torch.Tensor = step(x, y)
+            plan.step()
+            return loss
+
+        return step_and_plan
+
+    pair = Pair(small_model, lambda parameters: kind(parameters, **settings), stepper)
+    pair.run(STEPS)
+    pair.check(atol=5e-6)
+    one_program(pair.tpu_step)
+    for key in ("lr", "momentum", "betas"):
+        mine, wanted = (
+            o.param_groups[0].get(key) for o in (pair.tpu_optimizer, pair.cpu_optimizer)
+        )
+        assert mine == wanted
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam single", "AdamW"])
+def test_settings_that_change(name: str) -> None:
+    """Others from outside as well; whether a weight decay is 0 makes another program."""
+    kind, settings = OPTIMIZERS[name]
+    pair = Pair(small_model, lambda parameters: kind(parameters, **settings))
+    for i, (x, y) in enumerate(seeded_data(9)):
+        for optimizer in (pair.cpu_optimizer, pair.tpu_optimizer):
+            optimizer.param_groups[0]["weight_decay"] = 0.0 if i >= 6 else 0.1 / (i + 1)
+        expected, found = pair.cpu_step(x, y), pair.tpu_step(x.to(DEVICE), y.to(DEVICE))
+        torch.testing.assert_close(found.cpu(), expected.detach(), rtol=1e-5, atol=2e-6)
+    pair.check(atol=5e-6)
+    assert pair.tpu_step.fallback_reason is None
+    assert pair.tpu_step.num_programs == 2
+
+
+def test_a_setting_that_is_no_operand() -> None:
+    """An optimizer that needs a Python number gets a program for each."""
+
+    class Rounded(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            rounds = [round(float(group["momentum"]), 3) for group in self.param_groups]
+            assert all(type(number) is float for number in rounds)
+            return super().step(closure)
+
+    pair = Pair(small_model, lambda p: Rounded(p, lr=0.1, momentum=0.9))
+    for i, (x, y) in enumerate(seeded_data(5)):
+        for optimizer in (pair.cpu_optimizer, pair.tpu_optimizer):
+            optimizer.param_groups[0]["momentum"] = 0.9 - 0.1 * i
+        expected, found = pair.cpu_step(x, y), pair.tpu_step(x.to(DEVICE), y.to(DEVICE))
+        torch.testing.assert_close(found.cpu(), expected.detach(), rtol=1e-5, atol=2e-6)
+    pair.check()
+    assert pair.tpu_step.fallback_reason is None
+    assert pair.tpu_step.num_programs == 4
+
+
+# --- Gradient scalers -----------------------------------------------------------------------------
+
+
+def scaled_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, clip: bool = True, update: bool = True
+) -> tuple[Step, torch.amp.GradScaler]:
+    """A step with a scaler, whose scale grows at every second call."""
+    device = next(model.parameters()).device.type
+    scaler = torch.amp.GradScaler(device, init_scale=8.0, growth_interval=2)
+
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = ((model(x) - y) ** 2).mean()
+        scaler.scale(loss).backward()
+        if clip:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        if update:
+            scaler.update()
+        return loss
+
+    return step, scaler
+
+
+@pytest.mark.parametrize(
+    ("name", "clip", "infinite"),
+    [
+        ("SGD single", True, (4, 5)),
+        ("AdamW", False, (0, 1, 4)),
+        ("Adam single", True, (0, 4)),
+        ("Adam fused", False, (4, 5)),
+        ("Adam fused", True, (0, 4)),
+        ("Adafactor", True, (4,)),
+    ],
+)
+def test_grad_scaler(name: str, clip: bool, infinite: tuple[int, ...]) -> None:
+    """Steps whose gradients are infinite are left out, by the program."""
+    kind, settings = OPTIMIZERS[name]
+    mine, wanted = small_model(DEVICE), small_model("cpu")
+    cpu_step, cpu_scaler = scaled_step(wanted, kind(wanted.parameters(), **settings), clip)
+    plain, scaler = scaled_step(mine, kind(mine.parameters(), **settings), clip)
+    step = compile_step(plain)
+    for i, (x, y) in enumerate(seeded_data(STEPS)):
+        if i in infinite:
+            x = x * torch.inf
+        expected, found = cpu_step(x, y), step(x.to(DEVICE), y.to(DEVICE))
+        torch.testing.assert_close(
+            found.cpu(), expected.detach(), rtol=1e-5, atol=2e-6, equal_nan=True
+        )
+        assert scaler.get_scale() == cpu_scaler.get_scale()
+    for p, q in zip(mine.parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(p.cpu(), q, rtol=1e-4, atol=2e-6)
+    one_program(step)
+    scaler.load_state_dict({**scaler.state_dict(), "scale": 2.0, "growth_factor": 4.0})
+    cpu_scaler.load_state_dict({**cpu_scaler.state_dict(), "scale": 2.0, "growth_factor": 4.0})
+    for x, y in seeded_data(3):
+        cpu_step(x, y), step(x.to(DEVICE), y.to(DEVICE))
+        assert scaler.get_scale() == cpu_scaler.get_scale()
+    assert step.num_programs == 2  # for the factor
+
+
+def test_grad_scaler_of_parts() -> None:
+    """The scaler steps once for all parts of a batch."""
+    mine, wanted = small_model(DEVICE), small_model("cpu")
+    cpu_step, cpu_scaler = scaled_step(wanted, torch.optim.SGD(wanted.parameters(), lr=0.1))
+    plain, scaler = scaled_step(mine, torch.optim.SGD(mine.parameters(), lr=0.1))
+    step = compile_step(plain, accumulate=2)
+    for i, (x, y) in enumerate(seeded_data(6)):
+        if i == 3:
+            x[0] = torch.inf  # of the first part
+        expected, found = cpu_step(x, y), step(x.to(DEVICE), y.to(DEVICE))
+        torch.testing.assert_close(
+            found.cpu(), expected.detach(), rtol=1e-5, atol=2e-6, equal_nan=True
+        )
+        assert scaler.get_scale() == cpu_scaler.get_scale()
+    for p, q in zip(mine.parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(p.cpu(), q, rtol=1e-4, atol=2e-6)
+    one_program(step)
+
+
+def test_grad_scaler_updated_elsewhere() -> None:
+    mine, other = small_model(DEVICE), small_model(DEVICE)
+    optimizers_ = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (mine, other)]
+    plain, scaler = scaled_step(mine, optimizers_[0], update=False)
+    eager, eager_scaler = scaled_step(other, optimizers_[1], update=False)
+    step = compile_step(plain)
+    for i, (x, y) in enumerate(seeded_data(4)):
+        with (
+            pytest.warns(UserWarning, match=r"update\(\) is called elsewhere")
+            if i == 1
+            else (contextlib.nullcontext())
+        ):
+            found = step(x.to(DEVICE), y.to(DEVICE))
+        torch.testing.assert_close(found, eager(x.to(DEVICE), y.to(DEVICE)))
+        scaler.update()
+        eager_scaler.update()
+    torch.testing.assert_close(list(mine.parameters()), list(other.parameters()))
+    assert step.fallback_reason is not None
+
+
+# --- What is not captured -------------------------------------------------------------------------
 
 
 def test_lbfgs_runs_eagerly() -> None:

@@ -6,6 +6,7 @@
 #include "bindings/options.h"
 #include "compile/compiled_graph.h"
 #include "compile/control_flow.h"
+#include "compile/tensor_form.h"
 #include "eager/dispatch.h"
 #include "eager/trace.h"
 
@@ -112,15 +113,16 @@ void bind_control_flow(py::module_& m) {
 
 void bind_compile(py::module_& m) {
   bind_control_flow(m);
+  m.def("share_version", &compile::share_version, py::arg("tensor"), py::arg("same"));
   py::class_<CompiledGraph, std::shared_ptr<CompiledGraph>>(m, "CompiledGraph")
       .def(py::init([](std::string name, py::object body, const py::list& constants,
-                       std::vector<bool> on_host, const py::dict& options) {
+                       std::vector<bool> on_host, const py::dict& options, std::string origin) {
              return std::make_shared<CompiledGraph>(std::move(name), body_from(std::move(body)),
                                                     values_from(constants), std::move(on_host),
-                                                    options_from(options));
+                                                    options_from(options), std::move(origin));
            }),
            py::arg("name"), py::arg("body"), py::arg("constants"), py::arg("on_host"),
-           py::arg("options") = py::dict())
+           py::arg("options") = py::dict(), py::arg("origin") = "")
       .def(
           "__call__",
           [](CompiledGraph& graph, const py::list& inputs) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "bindings/bindings.h"
+#include "bindings/options.h"
 #include "compile/step_trace.h"
 #include "eager/dispatch.h"
 
@@ -50,7 +51,11 @@ class StepGuards {
       if (now == e.value.ptr()) continue;
       const int same = now && e.equal ? PyObject_RichCompareBool(now, e.value.ptr(), Py_EQ) : 0;
       if (PyErr_Occurred()) throw py::error_already_set();
-      if (same != 1) return py::str(e.key).cast<std::string>() + " is another one";
+      if (same == 1) continue;
+      const auto key = py::str(e.key).cast<std::string>();
+      if (!now || !e.equal) return key + " is another one";
+      return key + " is " + py::repr(now).cast<std::string>() + ", was " +
+             py::repr(e.value).cast<std::string>();
     }
     for (const TensorEntry& e : tensors_) {
       const auto about = [&](const char* what) {
@@ -93,6 +98,21 @@ class StepGuards {
   std::vector<TensorEntry> tensors_;
 };
 
+// The objects of a class that Python's garbage collector knows: all there are of some size.
+py::list live_objects(const py::args& classes) {
+  const py::list all = py::module_::import("gc").attr("get_objects")();
+  py::list out;
+  for (const py::handle object : all) {
+    for (const py::handle c : classes) {
+      if (!PyType_IsSubtype(Py_TYPE(object.ptr()), reinterpret_cast<PyTypeObject*>(c.ptr())))
+        continue;
+      out.append(object);
+      break;
+    }
+  }
+  return out;
+}
+
 template <typename Body>
 auto as_torch_errors(Body&& body) -> decltype(body()) {
   try {
@@ -110,14 +130,15 @@ auto as_torch_errors(Body&& body) -> decltype(body()) {
 }  // namespace
 
 void bind_compile_step(py::module_& m) {
+  m.def("live_objects", &live_objects);
   py::class_<StepProgram, std::shared_ptr<StepProgram>>(m, "StepProgram")
       .def(
           "run",
           [](const StepProgram& program, const std::vector<at::Tensor>& inputs,
-             const std::vector<double>& numbers) {
-            return as_torch_errors([&] { return program.run(inputs, numbers); });
+             const std::vector<double>& numbers, const std::optional<std::string>& new_because) {
+            return as_torch_errors([&] { return program.run(inputs, numbers, new_because); });
           },
-          py::arg("inputs"), py::arg("numbers"))
+          py::arg("inputs"), py::arg("numbers"), py::arg("new_because") = std::nullopt)
       .def("wait",
            [](const StepProgram& program) {
              as_torch_errors([&] {
@@ -138,11 +159,13 @@ void bind_compile_step(py::module_& m) {
       .def(
           "finish",
           [](StepTrace& trace, const std::vector<at::Tensor>& results,
-             const std::vector<at::Tensor>& kept) {
-            return as_torch_errors(
-                [&] { return std::const_pointer_cast<StepProgram>(trace.finish(results, kept)); });
+             const std::vector<at::Tensor>& kept, const py::dict& options) {
+            return as_torch_errors([&] {
+              return std::const_pointer_cast<StepProgram>(
+                  trace.finish(results, kept, options_from(options)));
+            });
           },
-          py::arg("results"), py::arg("kept"))
+          py::arg("results"), py::arg("kept"), py::arg("options") = py::dict())
       .def(
           "number_input",
           [](StepTrace& trace, bool is_double) {

@@ -42,6 +42,7 @@ void bind_modes(pybind11::module_& m) {
       "enter_eager_settings", [](const Settings& s) { eager::enter_settings(from_python(s)); },
       pybind11::arg("settings"));
   m.def("leave_eager_settings", &eager::leave_settings);
+  m.def("checks_nan", &eager::checks_nan);
 }
 
 }  // namespace torch_tpu::bindings

@@ -1,6 +1,7 @@
 #include "compile/compiled_graph.h"
 
 #include <ATen/ops/_to_copy.h>
+#include <ATen/ops/item.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -9,6 +10,8 @@
 #include "eager/device_context.h"
 #include "eager/dry_run.h"
 #include "eager/explain.h"
+#include "eager/generator.h"
+#include "eager/mode.h"
 #include "eager/program_outputs.h"
 #include "eager/program_trace.h"
 #include "eager/scalar_types.h"
@@ -26,22 +29,25 @@ at::Tensor to_device(const at::Tensor& t, int device) {
       t, t.options().device(c10::Device(eager::kTpu, static_cast<c10::DeviceIndex>(device))));
 }
 
-// A change of one is seen in the other's version, which autograd compares with that of what it
-// saved.
-void share_version(c10::TensorImpl& impl, const at::Tensor& same) {
-  if (!impl.is_inference() && !same.is_inference()) {
-    impl.set_version_counter(same.unsafeGetTensorImpl()->version_counter());
-  }
+// Behind a program in which a loop has drawn random numbers, by what it says; waits for it.
+void move_generator(int device, const runtime::DeviceBufferPtr& steps) {
+  TensorForm number;
+  number.dtype = at::kLong;
+  const auto count = number.over_new_storage(steps, sizeof(int64_t), device).item<int64_t>();
+  at::Generator generator = eager::default_generator(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_offset(generator.get_offset() + static_cast<uint64_t>(count));
 }
 
 }  // namespace
 
 CompiledGraph::CompiledGraph(std::string name, Body body, Values constants,
-                             std::vector<bool> on_host, pjrt::Options options)
+                             std::vector<bool> on_host, pjrt::Options options, std::string origin)
     : name_(std::move(name)),
       body_(std::move(body)),
       on_host_(std::move(on_host)),
       options_(std::move(options)),
+      origin_(std::move(origin)),
       constants_(std::move(constants)) {}
 
 size_t CompiledGraph::num_programs() const {
@@ -66,17 +72,33 @@ CompiledGraph::SpecializationPtr CompiledGraph::find(std::span<const uint64_t> k
   return nullptr;
 }
 
+std::string CompiledGraph::difference_to_nearest(const Specialization& specialization) const {
+  const std::lock_guard lock(mutex_);
+  if (known_.empty()) return origin_;
+  GraphSignature::Difference nearest;
+  for (const SpecializationPtr& s : known_) {
+    GraphSignature::Difference difference = specialization.signature.from(s->signature);
+    if (nearest.count == 0 || difference.count < nearest.count) nearest = std::move(difference);
+  }
+  return nearest.first;
+}
+
 CompiledGraph::SpecializationPtr CompiledGraph::specialize(const Values& inputs,
                                                            size_t num_constants,
                                                            const eager::CallState& state) const {
-  auto out = std::make_shared<Specialization>();
-  out->key = state.key;
+  auto out = std::make_shared<Specialization>(
+      Specialization{.key = state.key,
+                     .program = nullptr,
+                     .storages = {},
+                     .results = {},
+                     .signature = GraphSignature(inputs, inputs.size() - num_constants, state)});
   Program program;
   const eager::PrecisionCode precision = state.precision();
   eager::ProgramTrace trace(program, state, precision);
   Values given;
   given.reserve(inputs.size());
   for (const c10::IValue& value : inputs) given.push_back(trace.stand_in(value));
+  trace.random_source().may_follow = true;
   Values results;
   {
     const eager::TraceGuard guard(trace);
@@ -110,12 +132,14 @@ CompiledGraph::SpecializationPtr CompiledGraph::specialize(const Values& inputs,
       const auto [it, added] = places.emplace(impl, static_cast<uint32_t>(out->storages.size()));
       r.storage = it->second;
       if (added) {
-        NewStorage storage{-1, t.storage().nbytes()};
+        NewStorage storage{.output = -1, .nbytes = t.storage().nbytes()};
         eager::DeviceStorage& device_storage = eager::device_storage(t);
         if (device_storage.contents().filled()) {
           storage.output = outputs.add(trace.base(device_storage));
         }
         out->storages.push_back(storage);
+      } else {
+        out->storages[r.storage].shared = true;
       }
     }
     out->results.push_back(std::move(r));
@@ -124,6 +148,10 @@ CompiledGraph::SpecializationPtr CompiledGraph::specialize(const Values& inputs,
     outputs.write(state.find_slot(*storage), value);
   }
   program.random_count = trace.random_count();
+  if (const auto& random = trace.random_source(); random.first) {
+    const sh::Value moved = sh::slice(sh::subtract(random.state, random.first), {1}, {2}, {1});
+    out->random_output = outputs.add(sh::reshape(sh::convert(moved, sh::ElementType::kS64), {}));
+  }
   if (trace.builder().float32_products_asked()) {
     program.precision = precision;
     eager::notice_precision(precision);
@@ -179,11 +207,11 @@ CompiledGraph::Values CompiledGraph::bind(const Specialization& specialization,
       t = r.form.over_new_storage(
           storage.output < 0 ? nullptr : std::move(buffers[static_cast<size_t>(storage.output)]),
           storage.nbytes, state.device);
-      made[r.storage] = t;
+      if (storage.shared) made[r.storage] = t;
     } else {
       const at::Tensor& same = r.kind == Result::Kind::kNew ? made[r.storage] : owner(r.storage);
       t = r.form.over(same.storage());
-      share_version(*t.unsafeGetTensorImpl(), same);
+      share_version(t, same);
     }
     if (on_host) t = t.cpu();
     out.emplace_back(std::move(t));
@@ -206,6 +234,25 @@ CompiledGraph::Values CompiledGraph::inside(Values inputs) {
     throw eager::TraceAborted(name_ + " gives a tensor on the CPU");
   }
   return body_(inputs);
+}
+
+CompiledGraph::Values CompiledGraph::one_by_one(const Values& inputs, const Copies& copies) const {
+  std::vector<int64_t> versions;
+  for (const auto& [original, copy] : copies) versions.push_back(copy._version());
+  Values results = body_(inputs);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (i >= on_host_.size() || !on_host_[i] || !results[i].isTensor()) continue;
+    const at::Tensor t = results[i].toTensor();
+    if (!t.defined()) continue;
+    const auto given = std::find_if(copies.begin(), copies.end(),
+                                    [&](const auto& c) { return c.second.is_same(t); });
+    results[i] = given != copies.end() ? given->first : t.cpu();
+  }
+  for (size_t i = 0; i < copies.size(); ++i) {
+    const auto& [original, copy] = copies[i];
+    if (copy._version() != versions[i]) original.copy_(copy);
+  }
+  return results;
 }
 
 CompiledGraph::Values CompiledGraph::operator()(Values inputs) {
@@ -243,21 +290,29 @@ CompiledGraph::Values CompiledGraph::operator()(Values inputs) {
       inputs.push_back(std::move(moved));
     }
   }
+  if (eager::checks_nan() && !eager::DryRun::current()) [[unlikely]] {
+    return one_by_one(inputs, copies);
+  }
   const eager::ScopedCallState state;
   eager::gather_values(inputs, *state);
   SpecializationPtr specialization = find(state->key);
   const bool known = specialization != nullptr;
+  std::string difference;  // of a new one, while explaining
   if (!known) {
     specialization = specialize(inputs, inputs.size() - num_given, *state);
+    if (eager::explaining()) difference = difference_to_nearest(*specialization);
     const std::lock_guard lock(mutex_);
     known_.insert(known_.begin(), specialization);
   }
   eager::BufferList buffers;
   if (specialization->program->executable) {
     if (eager::explaining() && !eager::DryRun::current()) [[unlikely]] {
-      eager::explain_compiled(name_, known, specialization->program->executable);
+      eager::explain_compiled(name_, known, difference, *specialization->program);
     }
     eager::launch(specialization->program, *state, buffers);
+  }
+  if (specialization->random_output >= 0) {
+    move_generator(state->device, buffers[static_cast<size_t>(specialization->random_output)]);
   }
   Values out = bind(*specialization, *state, std::move(buffers), inputs, copies);
   for (const auto& [original, copy] : copies) {

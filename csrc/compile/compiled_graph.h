@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "compile/graph_signature.h"
 #include "compile/tensor_form.h"
 #include "eager/program.h"
 
@@ -24,11 +25,14 @@ class CompiledGraph {
 
   // `name` is for messages and dumps. The inputs of a call are followed by `constants`.
   // `on_host[i]`: result i is to be a CPU tensor. `options` are XLA's flags for its programs.
+  // `origin` says why there is the graph, for torch.tpu.explain(), where another one was not
+  // enough.
   CompiledGraph(std::string name, Body body, Values constants, std::vector<bool> on_host,
-                pjrt::Options options);
+                pjrt::Options options, std::string origin);
 
   // Runs the graph. CPU tensors among the inputs are copied to the device, and back when the graph
-  // writes to them. Throws what `body` throws when the signature is new.
+  // writes to them. Throws what `body` throws when the signature is new. While operators are
+  // checked for NaN there is no program: they run one by one.
   Values operator()(Values inputs);
 
   // Programs made so far, one for each signature.
@@ -50,6 +54,8 @@ class CompiledGraph {
     eager::ProgramPtr program;
     std::vector<NewStorage> storages;
     std::vector<Result> results;
+    int random_output = -1;  // of the program: how far to move the generator on; -1: not at all
+    GraphSignature signature;
   };
   using SpecializationPtr = std::shared_ptr<const Specialization>;
   // CPU tensors among the inputs, with what stands for them on the device.
@@ -57,7 +63,11 @@ class CompiledGraph {
 
   // As a part of the program that is being traced on this thread (see step_trace.h).
   Values inside(Values inputs);
+  // Without a program.
+  Values one_by_one(const Values& inputs, const Copies& copies) const;
   SpecializationPtr find(std::span<const uint64_t> key) const;
+  // What makes a signature a new one.
+  std::string difference_to_nearest(const Specialization& specialization) const;
   // `inputs` end with `num_constants` tensors of the graph's own.
   SpecializationPtr specialize(const Values& inputs, size_t num_constants,
                                const eager::CallState& state) const;
@@ -68,6 +78,7 @@ class CompiledGraph {
   const Body body_;
   const std::vector<bool> on_host_;
   const pjrt::Options options_;
+  const std::string origin_;
   mutable std::mutex mutex_;  // of what follows
   Values constants_;
   std::vector<SpecializationPtr> known_;  // the last one used is the first

@@ -120,8 +120,25 @@ Values joined(std::initializer_list<const Values*> parts) {
   return out;
 }
 
+// How many regions the body that is being traced is in.
+int& region_depth() {
+  thread_local int depth = 0;
+  return depth;
+}
+
+bool in_region() { return region_depth() > 0; }
+
+class InRegion {
+ public:
+  InRegion() { ++region_depth(); }
+  ~InRegion() { --region_depth(); }
+  InRegion(const InRegion&) = delete;
+  InRegion& operator=(const InRegion&) = delete;
+};
+
 // Runs a body whose region may not run: what it writes would be seen outside of it.
 Values run_region(const Body& body, const Values& inputs, const char* what) {
+  const InRegion region;
   std::vector<std::pair<eager::DeviceStorage*, sh::Value>> before;
   for (const c10::IValue& value : inputs) {
     if (!value.isTensor() || !eager::is_tpu(value.toTensor())) continue;
@@ -204,11 +221,17 @@ sh::Value moved(sh::Value state, sh::Value index, int64_t each) {
   return sh::add(state, sh::multiply(step, times));
 }
 
+// Counter steps behind (seed, offset) `state`.
+sh::Value moved(sh::Value state, int64_t steps) {
+  const std::array<int64_t, 2> words{0, steps};
+  return sh::add(state, sh::constant(state.builder(), words, sh::ElementType::kU64));
+}
+
 class RandomSourceGuard {
  public:
   RandomSourceGuard(Trace& trace, sh::Value state)
       : trace_(trace), previous_(trace.random_source()) {
-    trace.random_source() = {state, 0};
+    trace.random_source() = {state, 0, false, {}};
   }
   ~RandomSourceGuard() { trace_.random_source() = previous_; }
   RandomSourceGuard(const RandomSourceGuard&) = delete;
@@ -274,26 +297,36 @@ Values while_loop(const Body& condition, const Body& body, const Values& carried
     init.push_back(forms[i].value_of(trace, carried[i].toTensor(), kWhat));
   }
   if (init.empty()) throw TraceAborted("while_loop: nothing is carried");
-  const int64_t drawn = trace.random_source().count;
-  const auto run = [&](const Body& part, const sh::Values& values) {
-    const Values now = tensors_of(forms, values.data());
-    Values results = run_region(part, joined({&now, &others}), kWhat);
-    if (trace.random_source().count != drawn) {
-      // How many are drawn in all is not known before the loop has run.
+  Trace::RandomSource& source = trace.random_source();
+  const Outline outline = Draft().run(body, joined({&carried, &others}));
+  const int64_t random_steps = outline.random_count / 4;
+  if (random_steps > 0) {
+    // How many are drawn in all is not known before the loop has run.
+    if (!source.may_follow || in_region()) {
       throw TraceAborted("while_loop: random numbers are drawn in a loop");
     }
-    return results;
+    init.push_back(trace.random(0));
+  }
+  const int64_t drawn = source.count;
+  const auto run = [&](const Body& part, const sh::Values& values) {
+    const Values now = tensors_of(forms, values.data());
+    return run_region(part, joined({&now, &others}), kWhat);
   };
   const sh::Values made = sh::while_(
       init,
       [&](const sh::Values& values) {
         const Values results = run(condition, values);
+        if (source.count != drawn) {
+          throw TraceAborted("while_loop: the condition draws random numbers");
+        }
         if (results.size() != 1 || !results[0].isTensor()) {
           throw TraceAborted("while_loop: the condition is no tensor");
         }
         return sh::Values{predicate_of(trace, results[0].toTensor(), kWhat)};
       },
       [&](const sh::Values& values) {
+        std::optional<RandomSourceGuard> random;
+        if (random_steps > 0) random.emplace(trace, values.back());
         const Values results = run(body, values);
         TORCH_CHECK(results.size() == forms.size(), "while_loop: expected the body to give ",
                     forms.size(), " results, got ", results.size());
@@ -302,8 +335,16 @@ Values while_loop(const Body& condition, const Body& body, const Values& carried
           if (!results[i].isTensor()) throw TraceAborted("while_loop carries what is no tensor");
           out.push_back(forms[i].value_of(trace, results[i].toTensor(), kWhat));
         }
+        if (random_steps > 0) out.push_back(moved(values.back(), random_steps));
         return out;
       });
+  if (random_steps > 0) {
+    if (!source.first) source.first = source.state;
+    // Those of before the loop are in `count`.
+    const std::array<int64_t, 2> words{0, drawn / 4};
+    source.state =
+        sh::subtract(made.back(), sh::constant(trace.builder(), words, sh::ElementType::kU64));
+  }
   return tensors_of(forms, made.data());
 }
 

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "eager/device_context.h"
+#include "eager/explain.h"
 #include "eager/program_trace.h"
 
 namespace torch_tpu::compile {
@@ -34,8 +35,9 @@ size_t StepProgram::num_donated() const {
                                            [](const auto& p) { return p.donated; }));
 }
 
-std::optional<std::vector<at::Tensor>> StepProgram::run(const std::vector<at::Tensor>& inputs,
-                                                        const std::vector<double>& numbers) const {
+std::optional<std::vector<at::Tensor>> StepProgram::run(
+    const std::vector<at::Tensor>& inputs, const std::vector<double>& numbers,
+    const std::optional<std::string>& new_because) const {
   const eager::ScopedCallState state;
   if (gather_inputs(inputs, *state) != key_ || numbers.size() != numbers_.size()) {
     return std::nullopt;
@@ -59,7 +61,13 @@ std::optional<std::vector<at::Tensor>> StepProgram::run(const std::vector<at::Te
     state->numbers.push_back(number_of(numbers_[i], numbers[i]));
   }
   eager::BufferList buffers;
-  if (program_->executable) eager::launch(program_, *state, buffers);
+  if (program_->executable) {
+    if (eager::explaining()) [[unlikely]] {
+      eager::explain_compiled("a step of torch.tpu.compile_step", !new_because,
+                              new_because.value_or(""), *program_);
+    }
+    eager::launch(program_, *state, buffers);
+  }
   return bind(inputs, std::move(buffers));
 }
 
@@ -79,7 +87,7 @@ std::vector<at::Tensor> StepProgram::bind(const std::vector<at::Tensor>& inputs,
       t = r.form.over_new_storage(
           storage.output < 0 ? nullptr : std::move(buffers[static_cast<size_t>(storage.output)]),
           storage.nbytes, device_);
-      made[r.storage] = t;
+      if (storage.shared) made[r.storage] = t;
     } else {
       const at::Tensor& same = r.kind == Result::Kind::kNew ? made[r.storage] : inputs[r.storage];
       t = r.form.over(same.storage());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "compile/tensor_form.h"
@@ -16,8 +17,10 @@ class StepProgram {
   // Runs the step: `inputs` are its arguments, `numbers` the values of the trace's number operands.
   // The storages that the step writes hold their new values afterwards. nullopt when the arguments
   // or the storages do not look as they did when the step was traced.
+  // `new_because`: why there is the program, at its first run.
   std::optional<std::vector<at::Tensor>> run(const std::vector<at::Tensor>& inputs,
-                                             const std::vector<double>& numbers) const;
+                                             const std::vector<double>& numbers,
+                                             const std::optional<std::string>& new_because) const;
 
   // Null when the step computes nothing.
   const runtime::CompiledProgramPtr& compiled() const { return program_->executable; }

@@ -10,6 +10,7 @@
 #include "eager/device_context.h"
 #include "eager/generator.h"
 #include "eager/scalar_types.h"
+#include "runtime/compile_service.h"
 
 namespace torch_tpu::compile {
 
@@ -77,7 +78,12 @@ sh::Value StepTrace::base(DeviceStorage& storage) {
     return value;
   }
   sh::Value& again = for_recomputing_[value.id()];
-  if (!again) again = sh::optimization_barrier({value})[0];
+  if (again) return again;
+  // With what the backward pass has computed last, the gradient that has arrived at the checkpoint:
+  // else it might be computed long before, and be kept from then on.
+  sh::Values together{value};
+  if (newest_ && newest_.id() > last_before_backward_) together.push_back(newest_);
+  again = sh::optimization_barrier(together)[0];
   return again;
 }
 
@@ -119,6 +125,7 @@ void StepTrace::take_in(const at::Tensor& t) {
 
 void StepTrace::write(DeviceStorage& storage, sh::Value value) {
   if (state_.find_slot(storage) < 0) made_.insert(storage.address());
+  if (value.id() > last_value_) newest_ = value;
   last_value_ = std::max(last_value_, value.id());
   storage.set_traced(value);
 }
@@ -221,16 +228,19 @@ void StepTrace::add_result(const at::Tensor& t, StepProgram& out,
     r.storage = static_cast<uint32_t>(it - places.begin());
     if (it == places.end()) {
       places.push_back(impl);
-      NewStorage fresh{-1, t.storage().nbytes()};
+      NewStorage fresh{.output = -1, .nbytes = t.storage().nbytes()};
       if (storage.contents().filled()) fresh.output = outputs_.add(base(storage));
       out.new_storages_.push_back(fresh);
+    } else {
+      out.new_storages_[r.storage].shared = true;
     }
   }
   out.results_.push_back(std::move(r));
 }
 
 std::shared_ptr<const StepProgram> StepTrace::finish(const std::vector<at::Tensor>& results,
-                                                     const std::vector<at::Tensor>& kept) {
+                                                     const std::vector<at::Tensor>& kept,
+                                                     const pjrt::Options& options) {
   pause();
   follow_generator();
   const auto out = std::make_shared<StepProgram>();
@@ -260,8 +270,9 @@ std::shared_ptr<const StepProgram> StepTrace::finish(const std::vector<at::Tenso
     eager::notice_precision(program_.precision);
   }
   if (!outputs_.values().empty()) {
+    if (!options.empty()) runtime::check_options(options);
     program_.executable = eager::compile_program(builder().finish(outputs_.values()),
-                                                 "a step of torch.tpu.compile_step");
+                                                 "a step of torch.tpu.compile_step", options);
   }
   out->device_ = state_.device;
   out->key_ = std::move(key_);

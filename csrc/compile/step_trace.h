@@ -29,9 +29,10 @@ class StepTrace : public eager::Trace {
   // The operators of this thread are executed again, until the next begin().
   void pause() { guard_.reset(); }
   // The program: `results` are new tensors at every call; `kept` are tensors that were made in the
-  // step and stay, to be given new values at every call.
+  // step and stay, to be given new values at every call. `options` are XLA's flags for it.
   std::shared_ptr<const StepProgram> finish(const std::vector<at::Tensor>& results,
-                                            const std::vector<at::Tensor>& kept);
+                                            const std::vector<at::Tensor>& kept,
+                                            const pjrt::Options& options);
   // Storages of before hold what they held; those that were made in the step, and are not kept,
   // hold nothing.
   void end();
@@ -84,6 +85,7 @@ class StepTrace : public eager::Trace {
   // the forward that is computed again has read, what it reads instead.
   int backward_ = -1;
   int32_t last_value_ = -1, last_before_backward_ = -1;
+  stablehlo::Value newest_;  // that an operator has made
   std::unordered_map<int32_t, stablehlo::Value> for_recomputing_;
 
   std::optional<eager::TraceGuard> guard_;

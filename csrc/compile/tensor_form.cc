@@ -1,6 +1,7 @@
 #include "compile/tensor_form.h"
 
 #include "eager/device_storage.h"
+#include "runtime/block_pool.h"
 
 namespace torch_tpu::compile {
 
@@ -23,17 +24,23 @@ TensorForm::TensorForm(const at::Tensor& t)
       neg(t.is_neg()) {}
 
 at::Tensor TensorForm::over(const c10::Storage& storage) const {
-  auto impl = c10::make_intrusive<c10::TensorImpl>(
+  at::Tensor t = at::detail::make_tensor<runtime::Pooled<c10::TensorImpl>>(
       c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),
       c10::scalarTypeToTypeMeta(dtype));
-  impl->set_sizes_and_strides(sizes, strides, offset);
-  return with_lazy_bits(at::Tensor(std::move(impl)), *this);
+  t.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
+  return with_lazy_bits(std::move(t), *this);
 }
 
 at::Tensor TensorForm::over_new_storage(runtime::DeviceBufferPtr buffer, size_t nbytes,
                                         int device) const {
   return with_lazy_bits(
       eager::make_tensor(std::move(buffer), dtype, sizes, strides, offset, nbytes, device), *this);
+}
+
+void share_version(const at::Tensor& t, const at::Tensor& same) {
+  if (!t.is_inference() && !same.is_inference()) {
+    t.unsafeGetTensorImpl()->set_version_counter(same.unsafeGetTensorImpl()->version_counter());
+  }
 }
 
 }  // namespace torch_tpu::compile

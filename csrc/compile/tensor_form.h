@@ -24,10 +24,15 @@ struct TensorForm {
   bool conj = false, neg = false;
 };
 
-// A storage that results of a program share, made anew at every run.
+// A change of one is seen in the other's version, which autograd compares with that of what it
+// saved.
+void share_version(const at::Tensor& t, const at::Tensor& same);
+
+// A storage of results of a program, made anew at every run.
 struct NewStorage {
   int output = -1;  // -1: unfilled
   size_t nbytes = 0;
+  bool shared = false;  // by several results
 };
 
 }  // namespace torch_tpu::compile

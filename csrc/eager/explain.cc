@@ -35,6 +35,7 @@ struct Notes {
   size_t dropped = 0;                                      // before the first one
   std::unordered_map<uint64_t, CallNames> names_of_graph;  // by its key, while explaining
   std::deque<KnownGraph> graphs;                           // the oldest first
+  std::unordered_map<uint64_t, std::string> differences;   // of compiled ones, while explaining
   std::unordered_map<const runtime::CompiledProgram*, std::weak_ptr<runtime::CompiledProgram>>
       programs;  // that a signature has
 
@@ -45,6 +46,15 @@ struct Notes {
       notes.pop_front();
       ++dropped;
     }
+  }
+
+  // Why the first of the compiled graphs in it that are new is so.
+  std::string difference_of_compiled(const KnownGraph& graph) const {
+    for (size_t i = 0; i < graph.form.calls.size(); ++i) {
+      const auto it = differences.find(graph.form.calls[i].program);
+      if (it != differences.end()) return (*graph.names)[i] + ": " + it->second;
+    }
+    return "";
   }
 
   // Whether a signature seen before has the program.
@@ -200,6 +210,7 @@ void stop_explaining() {
   Notes& n = all();
   const std::lock_guard lock(n.mutex);
   n.names_of_graph.clear();
+  n.differences.clear();
 }
 
 bool explaining() { return active.load(std::memory_order_relaxed) > 0; }
@@ -253,14 +264,21 @@ void explain_call(const OperatorInfo& info, std::span<const c10::IValue> argumen
   n.add(std::move(note));
 }
 
-void explain_compiled(const std::string& name, bool known,
-                      const runtime::CompiledProgramPtr& program) {
-  if (current_mode() == EagerMode::kDeferAndFuse) return;  // recorded: see explain_graph()
+void explain_compiled(const std::string& name, bool known, const std::string& difference,
+                      const Program& program) {
+  if (current_mode() == EagerMode::kDeferAndFuse) {  // recorded: see explain_graph()
+    if (known || difference.empty()) return;
+    Notes& n = all();
+    const std::lock_guard lock(n.mutex);
+    n.differences[program.id] = difference;
+    return;
+  }
   DispatchNote note;
   note.reason = "a compiled graph";
   note.calls = std::make_shared<const std::vector<std::string>>(1, name);
-  note.program = program;
+  note.program = program.executable;
   note.known = known;
+  note.difference = difference;
   Notes& n = all();
   const std::lock_guard lock(n.mutex);
   n.add(std::move(note));
@@ -290,7 +308,8 @@ void explain_graph(CutReason reason, bool known, uint64_t key,
   const std::lock_guard lock(n.mutex);
   note.shared = n.is_shared(program);
   if (wanted) {
-    note.difference = difference_to_nearest(graph, n.graphs);
+    note.difference = n.difference_of_compiled(graph);
+    if (note.difference.empty()) note.difference = difference_to_nearest(graph, n.graphs);
     n.names_of_graph[key] = note.calls;
     n.add(std::move(note));
   }

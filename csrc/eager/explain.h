@@ -46,9 +46,10 @@ Miss note_miss(const OperatorInfo& info, std::span<const c10::IValue> arguments,
 void explain_call(const OperatorInfo& info, std::span<const c10::IValue> arguments,
                   const ProgramPtr& program, const Miss* miss);
 
-// A compiled graph, before it is run, by its name. Asked only while explaining().
-void explain_compiled(const std::string& name, bool known,
-                      const runtime::CompiledProgramPtr& program);
+// A compiled graph, before it is run, by its name; `difference`: of a new signature to the nearest
+// that the graph knew. Asked only while explaining().
+void explain_compiled(const std::string& name, bool known, const std::string& difference,
+                      const Program& program);
 
 // A fused graph as it is compared with others.
 struct GraphForm {

@@ -51,4 +51,10 @@ inline EagerMode current_mode() {
   return current_settings().mode;
 }
 
+// Whether operators are checked for NaN.
+inline bool checks_nan() {
+  return current_mode() == EagerMode::kDeferNeverAndLaunchBlocking &&
+         current_settings().nan.action != NanCheck::Action::kNone;
+}
+
 }  // namespace torch_tpu::eager

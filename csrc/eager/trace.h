@@ -33,6 +33,10 @@ class Trace : public LoweringInputs {
   struct RandomSource {
     stablehlo::Value state;  // (seed, offset) of the first one; empty until the first is drawn
     int64_t count = 0;       // drawn so far
+    // Whether the generator may be moved on behind the program by a number that it finds out: how
+    // much its loops have drawn, which is not in `count`. It is state - first then.
+    bool may_follow = false;
+    stablehlo::Value first;
   };
   RandomSource& random_source() { return random_source_; }
 

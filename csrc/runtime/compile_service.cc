@@ -28,11 +28,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 std::string write_program(const std::string& text) {
+  constexpr int kMaxFiles = 10;  // of this process; then the oldest is replaced
   static std::atomic<int> counter{0};
   std::error_code error;
   const std::filesystem::path dir = std::filesystem::temp_directory_path(error);
   const std::filesystem::path path = dir / ("torch_tpu_failed_" + std::to_string(getpid()) + "_" +
-                                            std::to_string(counter++) + ".mlir");
+                                            std::to_string(counter++ % kMaxFiles) + ".mlir");
   std::ofstream file(path);
   file << text;
   return file ? path.string() : "(the program could not be written to " + path.string() + ")";

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,13 +19,17 @@ from torch_tpu.aot._run import content_of
 from torch_tpu.aot._topology import DEVICE_NAMES, Topology, device_topology, open_topology
 from torch_tpu.export import StableHLOProgram, to_stablehlo
 from torch_tpu.export._interface import Interface
+from torch_tpu.tpu._compiler_options import flags_only
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 Flags = Mapping[str, bool | int | float | str]
 
+_FAILURE = re.compile(r"torch_tpu_failed_aot_\d+_\d+\.mlir")
 _failures = itertools.count()
+# So many programs that were refused are kept in the temporary directory.
+_MAX_FAILURES = 10
 
 
 class CompileError(RuntimeError):
@@ -50,7 +56,7 @@ def compile(  # noqa: A001 - torch.tpu.aot.compile, as torch.compile
     program: ExportedProgram | torch.nn.Module | Callable[..., Any] | HasText | str | bytes,
     topology: str = "v5e:2x2",
     *,
-    args: Sequence[Any] | None = None,
+    args: Sequence[Any] | torch.Tensor | None = None,
     kwargs: Mapping[str, Any] | None = None,
     num_replicas: int = 1,
     num_partitions: int = 1,
@@ -64,8 +70,8 @@ def compile(  # noqa: A001 - torch.tpu.aot.compile, as torch.compile
             has a StableHLO program as its ``text`` or gives it there; or the text.
         topology: The kind and number of TPUs, see `topologies`. "device" is this process's own
             device, with its own plugin; "cpu" the same, where that is a CPU's.
-        args: Example arguments of a model, or those whose sizes an exported program with dynamic
-            ones is compiled for.
+        args: Example arguments of a model (a tensor, if that is all), or those whose sizes an
+            exported program with dynamic ones is compiled for.
         kwargs: The same by name.
         num_replicas: How many devices run the program, each with data of its own.
         num_partitions: Over how many devices the compiler partitions the program.
@@ -74,11 +80,12 @@ def compile(  # noqa: A001 - torch.tpu.aot.compile, as torch.compile
 
     Raises:
         ImportError: A TPU is named, and libtpu is not installed.
-        ValueError: The topology is unknown or has too few devices.
+        ValueError: The topology is unknown or has too few devices; a flag is none of XLA's.
         CompileError: The compiler refused the program.
     """
+    checked = flags_only(flags or {}, "torch.tpu.aot.compile")
     text, interface, constants = _text_of(program, topology, args, kwargs)
-    compiler = _compiler(topology, num_replicas, num_partitions, dict(flags or {}))
+    compiler = _compiler(topology, num_replicas, num_partitions, checked)
     return _compile(text, topology, compiler, num_replicas * num_partitions, interface, constants)
 
 
@@ -104,7 +111,10 @@ def compile_stablehlo(
 
 
 def _text_of(
-    program: Any, topology: str, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+    program: Any,
+    topology: str,
+    args: Sequence[Any] | torch.Tensor | None,
+    kwargs: Mapping[str, Any] | None,
 ) -> tuple[str | bytes, Interface | None, Mapping[str, torch.Tensor]]:
     if isinstance(program, str | bytes):
         return program, None, {}
@@ -229,6 +239,19 @@ def _write(text: str | bytes) -> str | None:
     try:
         with open(path, "wb") as file:
             file.write(text.encode() if isinstance(text, str) else text)
+        _remove_old_failures(tempfile.gettempdir())
     except OSError:
         return None
     return path
+
+
+def _remove_old_failures(folder: str) -> None:
+    """Keeps the latest ones: those of other processes count too."""
+    found = []
+    for entry in os.scandir(folder):
+        if _FAILURE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+            with contextlib.suppress(OSError):  # another process removes it
+                found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
+    for _, path in sorted(found)[:-_MAX_FAILURES]:
+        with contextlib.suppress(OSError):  # or it is another user's
+            os.unlink(path)

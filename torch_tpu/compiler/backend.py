@@ -6,15 +6,21 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource, CallFunctionNoArgsSource, ImportSource
+from torch._dynamo.utils import get_metrics_context
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch.fx import GraphModule
+from torch._guards import TracingContext
+from torch.fx import GraphModule, Node
 
 from torch_tpu import _C
 from torch_tpu.compiler.attention import fuse_attention
 from torch_tpu.compiler.dynamic_family import DynamicFamily
 from torch_tpu.compiler.graph import compile_graph
 from torch_tpu.compiler.times import AOT
+from torch_tpu.tpu._compiler_options import split
 from torch_tpu.tpu.compiler import Options, current_compiler_options
 
 _graph_numbers = itertools.count()
@@ -30,25 +36,26 @@ def tpu(
     """Compile a Dynamo graph for the device: one program for its forward, one for its backward.
 
     ``torch.compile(model, backend="tpu")`` ends here. Any ``mode`` is accepted, and they are the
-    same here. ``options`` are XLA's flags for the programs, ``dynamic_buckets``: the sizes that
-    symbolic ones are padded to, or False, and ``fuse_attention``: whether attention that is written
-    out is recognized, which it is by default where it pays, on TPUs.
+    same here. ``options`` are those of `torch.tpu.compiler.OPTIONS` and XLA's flags for the
+    programs.
     """
     number = next(_graph_numbers)
-    flags = {**current_compiler_options(), **(options or {})}
-    if flags.pop("fuse_attention", _C.platform_name() == "tpu"):
+    _guard_current_device(graph)
+    own, flags = split({**current_compiler_options(), **(options or {})}, "torch.compile")
+    if own.get("fuse_attention", _C.platform_name() == "tpu"):
         fuse_attention(graph)
-    dynamic = DynamicFamily(flags.pop("dynamic_buckets", True))
+    origin = _why_again()
+    dynamic = DynamicFamily(own.get("dynamic_buckets", True))
 
     def compiler(kind: str) -> Callable[[GraphModule, list[Any]], Callable[..., Any]]:
         def compile_part(part: GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
             name = f"graph {number}, {kind}"
 
             def static() -> Callable[..., Any]:
-                return compile_graph(part, name, flags)
+                return compile_graph(part, name, flags, origin)
 
             if dynamic.pads(example_inputs):
-                return dynamic.compile(part, name, static, flags, kind == "backward")
+                return dynamic.compile(part, name, static, flags, kind == "backward", origin)
             return static()
 
         return compile_part
@@ -64,3 +71,32 @@ def tpu(
     # Tracing makes the graph's constants, which stay: in a dry run they would be hollow.
     with AOT.running(), _C.DryRunPause():
         return backend(graph, example_inputs)
+
+
+def _guard_current_device(graph: GraphModule) -> None:
+    """A graph that makes tensors on ``"tpu"``, without an index, is for the current device."""
+    nodes = [
+        node
+        for part in graph.modules()
+        if isinstance(part, GraphModule)
+        for node in part.graph.nodes
+    ]
+    if TracingContext.try_get() is None or not any(map(_names_no_index, nodes)):
+        return
+    function = AttrSource(AttrSource(ImportSource("torch"), "tpu"), "current_device")
+    install_guard(CallFunctionNoArgsSource(function).make_guard(GuardBuilder.EQUALS_MATCH))
+
+
+def _names_no_index(node: Node) -> bool:
+    values: list[Any] = [*node.args, *node.kwargs.values()]
+    # The string among an operator's arguments can be nothing but a device.
+    if any(isinstance(v, str | torch.device) and str(v) == "tpu" for v in values):
+        return True
+    return node.op == "call_method" and node.target == "tpu"
+
+
+def _why_again() -> str:
+    """Which guard of the graphs that Dynamo has made of this code before did not hold."""
+    metrics = getattr(get_metrics_context(), "_metrics", {})
+    reason = metrics.get("recompile_reason")
+    return f"traced again, because {reason}" if reason else ""

@@ -22,6 +22,7 @@ def install() -> None:
     when_imported("torch._dynamo.variables.torch", _add_constants)
     when_imported("torch._inductor.codegen.common", _add_refusal)
     when_imported("torch._subclasses.fake_impls", _add_fake_kernels)
+    when_imported("torch._subclasses.fake_tensor", _keep_devices_out_of_cache)
 
 
 def _add_backends(registry: ModuleType) -> None:
@@ -70,6 +71,12 @@ def _add_fake_kernels(module: ModuleType) -> None:
     from torch_tpu.compiler import fake_kernels
 
     fake_kernels.install(module)
+
+
+def _keep_devices_out_of_cache(module: ModuleType) -> None:
+    from torch_tpu.compiler import fake_kernels
+
+    fake_kernels.look_up_devices(module)
 
 
 class _Refusal:

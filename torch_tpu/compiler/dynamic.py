@@ -101,6 +101,7 @@ def compile_dynamic(
     static: Callable[[], Run],
     options: dict[str, Any],
     backward: bool = False,
+    origin: str = "",
 ) -> Run:
     """One program for all sizes of a bucket, for a graph with symbols.
 
@@ -108,7 +109,7 @@ def compile_dynamic(
     graph has no rule for padded tensors. A ``backward`` is given what the forward of the family has
     kept, with its padding.
     """
-    run = DynamicGraph(graph, name, family, static, options, backward)
+    run = DynamicGraph(graph, name, family, static, options, backward, origin)
 
     def call(inputs: list[Any]) -> list[Any]:
         return run(inputs)
@@ -153,6 +154,12 @@ class _Plan:
     layouts: dict[int, _Layout] = field(default_factory=dict)
     programs: dict[tuple[Any, ...], Run] = field(default_factory=dict)
 
+    @property
+    def origin(self) -> str:
+        """Why there are the small programs of these sizes."""
+        sizes = ", ".join(f"{symbol} = {size}" for symbol, size in self.symbols.items())
+        return f"the true sizes {sizes} are new"
+
 
 class DynamicGraph:
     """A graph with symbols as programs, one for each set of padded sizes."""
@@ -165,6 +172,7 @@ class DynamicGraph:
         static: Callable[[], Run],
         options: dict[str, Any],
         backward: bool,
+        origin: str = "",
     ) -> None:
         env = _environment(graph)
         assert env is not None
@@ -192,17 +200,19 @@ class DynamicGraph:
         # What operators ask of sizes, and PyTorch does not know of.
         self._equal_sizes: set[tuple[sympy.Expr, sympy.Expr]] = set()
         self._outputs: dict[tuple[int, ...], list[_Output]] = {}
+        # Inputs of dynamic sizes that the graph writes to: their new values follow the outputs.
+        self._written: list[int] = []
         self._lowering = threading.Lock()
         self._lowered_for: _Plan | None = None
         with plain_dispatch():  # compiling is under a mode of stand-ins for tensors
             held = [tensor.detach() for tensor in self._own.tensors]
-        self._program = _C.CompiledGraph(name, self._body, held, [], options)
+        self._program = _C.CompiledGraph(name, self._body, held, [], options, origin)
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
         """Runs the graph; ``inputs`` is emptied."""
         given = list(inputs)
         inputs.clear()
-        if not self._family.refused:
+        if not self._family.refused and not _C.checks_nan():  # what padding holds is no matter
             try:
                 plan = self._plan(given)
                 if plan is not None and self._are_equal(plan):
@@ -321,20 +331,52 @@ class DynamicGraph:
     def _run(self, plan: _Plan, given: list[Any]) -> list[Any]:
         tensors = self._padded_inputs(plan, given)
         padded = tuple(plan.padded.values())
+        written: list[torch.Tensor] = []
         if padded in self._outputs:
+            written = [given[place] for place in self._written]
             given.clear()  # otherwise they may be wanted for another attempt
         device = next((t.device for t in tensors if isinstance(t, torch.Tensor)), None)
         values = plan.values.get(device) if device is not None else None
         if values is None:
             values = self._values(plan, device or torch.device("tpu"))
-        arguments = [*values, *tensors, *padded]
+        arguments = [*tensors, *values, *padded]
         if padded in self._outputs:
             results = self._program(arguments)
         else:
             with self._lowering:
                 self._lowered_for = plan
                 results = self._program(arguments)
+            written = [given[place] for place in self._written]
+        if written:
+            self._write(plan, written, self._outputs[padded], results)
         return self._true_results(plan, self._outputs[padded], results)
+
+    def _write(
+        self,
+        plan: _Plan,
+        inputs: list[torch.Tensor],
+        outputs: Sequence[_Output],
+        results: list[Any],
+    ) -> None:
+        """Takes the inputs' new values from the end of the program's results."""
+        count = len(results) - len(inputs)
+        values = results[count:]
+        del results[count:]
+        write = plan.programs.get(("write",))
+        if write is None:
+            dims = [output.dims or () for output in outputs[count:]]
+
+            def body(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+                with plain_dispatch():
+                    for place, own in enumerate(dims):
+                        value = without_padding(tensors[len(dims) + place], own, plan.symbols)
+                        tensors[place].copy_(value)
+                return []
+
+            write = plan.programs["write",] = _C.CompiledGraph(
+                f"{self._name}, written inputs", body, [], [], origin=plan.origin
+            )
+        write([*inputs, *values])
 
     def _values(self, plan: _Plan, device: torch.device) -> list[torch.Tensor]:
         """The true values of the graph's expressions, as operands of the program."""
@@ -383,9 +425,13 @@ class DynamicGraph:
             pad = plan.programs.get(key)
             if pad is None:
                 pad = plan.programs[key] = _mover(
-                    f"{self._name}, padding", lambda t, i: with_padding(t, dims[i], plan.symbols)
+                    f"{self._name}, padding",
+                    lambda t, i: with_padding(t, dims[i], plan.symbols),
+                    plan.origin,
                 )
             for place, tensor in zip(missing, pad([tensors[p] for p in missing]), strict=True):
+                # What is kept for a backward is not to be written to, in either.
+                _C.share_version(tensor, tensors[place])
                 tensors[place] = tensor
         return tensors
 
@@ -404,7 +450,7 @@ class DynamicGraph:
         symbols = self._symbols_in_order()
         sizes = inputs[len(inputs) - len(symbols) :]
         padded = dict(zip(symbols, sizes, strict=True))
-        whole, floats, *tensors = inputs[: len(inputs) - len(symbols)]
+        *tensors, whole, floats = inputs[: len(inputs) - len(symbols)]
         replay = PaddedReplay(
             self._graph,
             self._own,
@@ -433,22 +479,31 @@ class DynamicGraph:
                     replay.remember(dim)
                 given.append(Padded(next(rest), dims))
             else:
-                given.append(next(rest))
+                tensor = next(rest, None)
+                if tensor is None:
+                    raise UnsupportedError(f"{node.name}: a check of values is in the graph")
+                given.append(tensor)
         for one in self._family.dims.values():
             for dim in self._dims((one,), padded):
                 replay.remember(dim)
         results = replay(*given)
+        places = {node: place for place, node in enumerate(self._inputs)}
+        self._written = [places[node] for node in replay.writes]
         self._equal_sizes |= replay.equal_sizes
         assert self._lowered_for is not None
         if not self._are_equal(self._lowered_for):
             raise _UnequalError
         for dim in replay.structures:
             self._family.dims.setdefault(true_size(dim), _form_of(dim))
-        self._outputs[tuple(sizes)] = [self._output(r) for r in results]
+        new_values = list(replay.writes.values())
+        self._outputs[tuple(sizes)] = [self._output(r) for r in [*results, *new_values]]
         for node, result in zip(self._results, results, strict=True):
             if isinstance(result, Padded) and self._kept_forms is not self._family.forms:
                 self._family.forms[node.name] = tuple(map(_form_of, result.dims))
-        return [tensor_of(r) if isinstance(r, Padded | torch.Tensor) else None for r in results]
+        return [
+            tensor_of(r) if isinstance(r, Padded | torch.Tensor) else None
+            for r in [*results, *new_values]
+        ]
 
     def _symbols_in_order(self) -> list[sympy.Symbol]:
         plan = next(plan for plan in self._plans.values() if plan is not None)
@@ -466,7 +521,7 @@ class DynamicGraph:
     ) -> list[Any]:
         """The results without their padding, and on the CPU where the graph says so."""
         cut: list[int] = []
-        for place, output in enumerate(outputs):
+        for place, output in enumerate(outputs[: len(results)]):
             if output.number is not None:
                 results[place] = evaluate(output.number, plan.symbols)
             elif output.dims is not None and not self._kept[place]:
@@ -485,8 +540,10 @@ class DynamicGraph:
                     lambda t, i: _laid_out(
                         without_padding(t, dims[i] or (), plan.symbols), layouts[i]
                     ),
+                    plan.origin,
                 )
             for place, tensor in zip(cut, trim([results[p] for p in cut]), strict=True):
+                _C.share_version(tensor, results[place])
                 results[place] = tensor
         for place in self._on_host:
             results[place] = results[place].cpu()
@@ -523,7 +580,9 @@ class DynamicGraph:
                 return None
         # A tensor that was never larger, as far as autograd is concerned.
         with torch._C._ExcludeDispatchKeyGuard(_VIEWS):
-            return tensor.as_strided(layout.sizes, layout.strides, layout.offset)
+            view = tensor.as_strided(layout.sizes, layout.strides, layout.offset)
+        _C.share_version(view, tensor)
+        return view
 
     def _without_padding(self, given: list[Any]) -> list[Any]:
         """The inputs, of which what the forward has kept may have its padding still."""
@@ -560,14 +619,14 @@ def _product(form: Form) -> sympy.Expr:
     return size
 
 
-def _mover(name: str, move: Callable[[torch.Tensor, int], torch.Tensor]) -> Run:
+def _mover(name: str, move: Callable[[torch.Tensor, int], torch.Tensor], origin: str) -> Run:
     """One program for what moves each of some tensors."""
 
     def body(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         with plain_dispatch():
             return [move(tensor, place) for place, tensor in enumerate(inputs)]
 
-    return _C.CompiledGraph(name, body, [], [])
+    return _C.CompiledGraph(name, body, [], [], origin=origin)
 
 
 def _split(dims: Sequence[Dim], symbols: Mapping[sympy.Symbol, int]) -> list[tuple[int, int]]:

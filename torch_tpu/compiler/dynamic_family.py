@@ -22,11 +22,6 @@ class DynamicFamily:
     """
 
     def __init__(self, buckets: Any) -> None:
-        sizes = buckets if isinstance(buckets, list | tuple) else ()
-        if not isinstance(buckets, bool | list | tuple) or any(type(s) is not int for s in sizes):
-            raise TypeError(
-                f"dynamic_buckets: expected a list of sizes, True or False, got {buckets!r}"
-            )
         self._buckets: bool | Sequence[int] = buckets
         self._family: Family | None = None
 
@@ -43,6 +38,7 @@ class DynamicFamily:
         static: Callable[[], Run],
         options: dict[str, Any],
         backward: bool,
+        origin: str = "",
     ) -> Run:
         """What runs a part; ``static`` makes what runs it for one size at a time."""
         from torch_tpu.compiler.dynamic import Family, compile_dynamic
@@ -51,4 +47,4 @@ class DynamicFamily:
         if self._family is None:
             given = None if isinstance(self._buckets, bool) else self._buckets
             self._family = Family(Buckets(given))
-        return compile_dynamic(graph, name, self._family, static, options, backward)
+        return compile_dynamic(graph, name, self._family, static, options, backward, origin)

@@ -91,6 +91,19 @@ def _tensors(values: Sequence[Any]) -> list[Any]:
     aten._prelu_kernel_backward.default,
     aten.fill.Scalar,
     aten.fill.Tensor,
+    aten.zero.default,
+    aten.rsub.Tensor,
+    aten.floor_divide.default,
+    aten.complex.default,
+    aten.polar.default,
+    aten.alias_copy.default,
+    aten.uniform.default,
+    aten.normal_functional.default,
+    aten.exponential.default,
+    aten.log_normal.default,
+    aten.cauchy.default,
+    aten.geometric.default,
+    aten.random,
 )
 def _pointwise(call: Call) -> Any:
     if call.target._schema.is_mutable:
@@ -212,6 +225,15 @@ def _triangle(call: Call) -> Any:
 
 @lowers(aten.copy_.default)
 def _copy_into_input(call: Call) -> Any:
-    if isinstance(call["self"], Padded) or isinstance(call["src"], Padded):
-        raise call.refuse("an input of a dynamic size is written to")
-    return call.run()
+    own, source = call["self"], call["src"]
+    if not isinstance(own, Padded):
+        if isinstance(source, Padded):
+            raise call.refuse("what is written has another size than the input")
+        return call.run()
+    # The input itself has no padding: it is written behind the program.
+    if not isinstance(source, Padded):
+        raise call.refuse("an input of a dynamic size is written to with one of a fixed size")
+    value = source.tensor.to(call.value.dtype)
+    result = Padded(value, source.dims)
+    call.replay.write(result)
+    return result

@@ -242,6 +242,7 @@ class PaddedReplay(Replay):
         self._structures: dict[sympy.Expr, Dim] = {}
         self._node: Node | None = None
         self.equal_sizes: set[tuple[sympy.Expr, sympy.Expr]] = set()  # at all calls
+        self.writes: dict[Node, Padded] = {}  # to inputs of dynamic sizes
 
     # --- Sizes ----------------------------------------------------------------------------------
 
@@ -341,6 +342,16 @@ class PaddedReplay(Replay):
         if mask is None:
             return value
         return Padded(value.tensor.masked_fill(torch.logical_not(mask), fill), value.dims)
+
+    # --- Writes ---------------------------------------------------------------------------------
+
+    def write(self, value: Padded) -> None:
+        """Notes the new value of the input that the node at hand writes to."""
+        assert self._node is not None
+        place = self._node.args[0]
+        if not isinstance(place, Node) or place.op != "placeholder":
+            raise UnsupportedError(f"{self._node.target}: a part of an input is written to")
+        self.writes[place] = value
 
     # --- Interpretation -------------------------------------------------------------------------
 

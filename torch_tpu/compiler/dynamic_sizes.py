@@ -15,6 +15,7 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.functions import FloorDiv
 
 
 class UnsupportedError(Exception):
@@ -122,7 +123,7 @@ class Sizes:
     def expression(self, size: Any) -> sympy.Expr:
         """A size of the graph as an expression of its symbols."""
         if isinstance(size, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return self._env.replace(size.node.expr)
+            return self._env.replace(size.node.expr).replace(FloorDiv, _divided)
         return sympy.sympify(size)
 
     def padded(self, symbols: Mapping[sympy.Symbol, int]) -> dict[sympy.Symbol, int]:
@@ -143,6 +144,12 @@ class Sizes:
         if known is not None and known.upper.is_Integer and size <= int(known.upper):
             bucket = min(bucket, int(known.upper))
         return bucket
+
+
+def _divided(size: sympy.Expr, by: sympy.Expr) -> sympy.Expr:
+    """A quotient of sizes, which PyTorch leaves as it is where it divides without remainder."""
+    quotient = None if by.is_number else _quotient(size, by)
+    return FloorDiv(size, by) if quotient is None else quotient
 
 
 def evaluate(expression: sympy.Expr, symbols: Mapping[sympy.Symbol, int]) -> int | float:

@@ -24,6 +24,27 @@ def install(fake_impls: ModuleType) -> None:
     register(_says_nothing)(_for_tpu(_on_cpu))
 
 
+def look_up_devices(fake_tensor: ModuleType) -> None:
+    """Keep ``torch._subclasses.fake_tensor`` from remembering what ``device="tpu"`` stood for.
+
+    Its cache has results by their calls' arguments. Without an index the device is the current one,
+    which may be another at the next call.
+    """
+    mode = fake_tensor.FakeTensorMode
+    validate = mode._validate_cache_key
+
+    @functools.wraps(validate)
+    def validate_cache_key(self: Any, func: Any, args: Any, kwargs: Any) -> None:
+        device = kwargs.get("device")
+        if isinstance(device, str):
+            device = torch.device(device)
+        if isinstance(device, torch.device) and device.type == "tpu" and device.index is None:
+            raise fake_tensor._BypassDispatchCache("a device without an index")
+        validate(self, func, args, kwargs)
+
+    mode._validate_cache_key = validate_cache_key
+
+
 @functools.cache
 def _says_nothing(op: Any) -> bool:
     """Whether a built-in operator has neither a kernel for tensors without data nor a composite."""

@@ -18,7 +18,9 @@ Call = Callable[[list[Any]], list[Any]]
 Options = Mapping[str, bool | int | float | str]
 
 
-def compile_graph(graph: GraphModule, name: str, options: Options | None = None) -> Call:
+def compile_graph(
+    graph: GraphModule, name: str, options: Options | None = None, origin: str = ""
+) -> Call:
     """One program for an ATen graph whose placeholders are tensors and numbers.
 
     Returns what runs it: it takes the placeholders' values in a list, which it empties, and gives
@@ -28,15 +30,15 @@ def compile_graph(graph: GraphModule, name: str, options: Options | None = None)
 
     Nothing is lowered before the first call, and again at calls whose tensors have other layouts. A
     node that cannot be a part of the program runs by itself, and the nodes before and after it are
-    programs of their own; a ``PerformanceWarning`` says so.
+    programs of their own; a ``PerformanceWarning`` says so. ``origin`` says why there is the graph.
     """
     (output,) = graph.graph.find_nodes(op="output")
     on_host = [is_on_host(result) for result in output.args[0]]
-    call = _program(graph, name, on_host, options)
+    call = _program(graph, name, on_host, options, origin)
     parts: Parts | None = None
 
     def compile_part(part: GraphModule, name: str) -> Call:
-        return _program(part, name, [], options)
+        return _program(part, name, [], options, origin)
 
     devices = {d for d in map(device_of_node, graph.graph.nodes) if d is not None}
     placeholders = graph.graph.find_nodes(op="placeholder")
@@ -76,7 +78,9 @@ def _on_device(device: torch.device, call: Call) -> Call:
     return run
 
 
-def _program(graph: GraphModule, name: str, on_host: list[bool], options: Options | None) -> Call:
+def _program(
+    graph: GraphModule, name: str, on_host: list[bool], options: Options | None, origin: str
+) -> Call:
     own = OwnTensors(graph)
 
     def body(inputs: list[Any]) -> list[Any]:
@@ -87,4 +91,4 @@ def _program(graph: GraphModule, name: str, on_host: list[bool], options: Option
 
     with plain_dispatch():  # compiling is under a mode of stand-ins for tensors
         held = [tensor.detach() for tensor in own.tensors]
-    return _C.CompiledGraph(name, body, held, on_host, dict(options or {}))
+    return _C.CompiledGraph(name, body, held, on_host, dict(options or {}), origin)

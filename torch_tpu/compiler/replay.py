@@ -107,6 +107,11 @@ class Replay(Interpreter):
         try:
             return super().run_node(n)
         except Exception as error:
+            if not _C.is_tracing():  # operators run one by one: it is the operator's error
+                if not hasattr(error, "_noted"):
+                    error.add_note(f"in {n.format_node()}{where(n)}")
+                    error._noted = True  # type: ignore[attr-defined]
+                raise
             if not hasattr(error, "_graph_node"):
                 error.add_note(f"while lowering {n.format_node()}{where(n)}")
             error._graph_node = n  # type: ignore[attr-defined]

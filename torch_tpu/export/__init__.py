@@ -58,7 +58,7 @@ class StableHLOProgram:
 
 def to_stablehlo(
     program: ExportedProgram | torch.nn.Module | Callable[..., Any],
-    args: Sequence[Any] | None = None,
+    args: Sequence[Any] | torch.Tensor | None = None,
     kwargs: Mapping[str, Any] | None = None,
     *,
     platform: Platform = "tpu",
@@ -68,8 +68,8 @@ def to_stablehlo(
     Args:
         program: What `torch.export.export` gave, of tensors on any device; or a model or function,
             which is exported with the arguments.
-        args: Example arguments. With an exported program they are needed only if it has dynamic
-            sizes: the program is for the sizes that they have.
+        args: Example arguments, or a tensor if that is all. With an exported program they are
+            needed only if it has dynamic sizes: the program is for the sizes that they have.
         kwargs: Example arguments by name.
         platform: The compiler that the program is for. Products of float32 have the current
             precision (`torch.set_float32_matmul_precision`, `torch.tpu.precision`), for "tpu" as an
@@ -89,7 +89,7 @@ def to_stablehlo(
 
 def as_exported(
     program: ExportedProgram | torch.nn.Module | Callable[..., Any],
-    args: Sequence[Any] | None,
+    args: Sequence[Any] | torch.Tensor | None,
     kwargs: Mapping[str, Any] | None,
 ) -> tuple[ExportedProgram, Sequence[Any] | None, Mapping[str, Any] | None]:
     """The program itself; of a model or function, what `torch.export.export` makes of it.
@@ -98,6 +98,7 @@ def as_exported(
     """
     from torch.export import ExportedProgram, export
 
+    args = _as_arguments(args)
     if isinstance(program, ExportedProgram):
         return program, args, kwargs
     if args is None and kwargs is None:
@@ -108,6 +109,18 @@ def as_exported(
     model = program if isinstance(program, torch.nn.Module) else _FunctionModule(program)
     exported = export(model, tuple(args or ()), dict(kwargs or {}), strict=False)
     return exported, None, None
+
+
+def _as_arguments(args: Any) -> Sequence[Any] | None:
+    """Example arguments; a tensor alone is the only one."""
+    if args is None or isinstance(args, tuple | list):
+        return args
+    if isinstance(args, torch.Tensor):
+        return (args,)
+    hint = "; arguments by name go into kwargs" if isinstance(args, Mapping) else ""
+    raise TypeError(
+        f"[export] expected a tuple of example arguments, got a {type(args).__name__}{hint}"
+    )
 
 
 class _FunctionModule(torch.nn.Module):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -127,18 +127,18 @@ def _parameters() -> Iterator[torch.Tensor]:
 
 @contextlib.contextmanager
 def _held_back() -> Iterator[None]:
-    """Optimizers and schedulers do not step."""
+    """Optimizers, schedulers and gradient scalers do not step."""
     with contextlib.ExitStack() as stack:
-        for owner in gc.get_objects():
-            if not issubclass(type(owner), (Optimizer, LRScheduler)):
-                continue
-            missing = object()
-            old = vars(owner).get("step", missing)
-            owner.step = _no_step
-            if old is missing:
-                stack.callback(delattr, owner, "step")
-            else:
-                stack.callback(setattr, owner, "step", old)
+        for owner in _C.live_objects(Optimizer, LRScheduler, GradScaler):
+            is_scaler = issubclass(type(owner), GradScaler)
+            for name in ("step", "unscale_", "update") if is_scaler else ("step",):
+                missing = object()
+                old = vars(owner).get(name, missing)
+                setattr(owner, name, _no_step)
+                if old is missing:
+                    stack.callback(delattr, owner, name)
+                else:
+                    stack.callback(setattr, owner, name, old)
         yield
 
 

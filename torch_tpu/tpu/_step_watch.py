@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from torch_tpu.tpu._step_numbers import Numbers, rewritten
+
 
 class NotCapturableError(Exception):
     """The step does what a program cannot do."""
@@ -41,6 +43,8 @@ class Watch(TorchFunctionMode):
         super().__init__()
         #: What was raised: the step may have caught it.
         self.refusal: NotCapturableError | None = None
+        #: The numbers that are read on the host at every call.
+        self.numbers: Numbers | None = None
         #: In how many calls of optimizer.step() we are.
         self.in_optimizer = 0
         # CPU tensors that were made in the step of nothing but Python's numbers, by identity.
@@ -57,9 +61,13 @@ class Watch(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if self.in_optimizer and name == "item" and _on_device(args[0]):
             return args[0]
-        rewritten = _numbers_as_tensors(name, func, args, kwargs)
-        if rewritten is not None:
-            return rewritten()
+        if self.numbers is not None and not kwargs:
+            known = self.numbers.call(name, args)
+            if known is not None:
+                return known[0]
+        call = rewritten(name, func, args, kwargs)
+        if call is not None:
+            return call()
         given = list(tensors_in((args, kwargs)))
         strangers = [t for t in given if t.device.type == "cpu" and id(t) not in self._constants]
         if strangers and name in _READS:
@@ -96,26 +104,6 @@ def _on_device(value: object) -> bool:
 
 def _name(func: Callable[..., Any]) -> str:
     return resolve_name(func) or getattr(func, "__name__", str(func))
-
-
-def _numbers_as_tensors(
-    name: str, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Callable[[], Any] | None:
-    """The same with tensors where PyTorch wants a number, which it would read from the device."""
-    base = name.removesuffix("_")
-    if _on_device(kwargs.get("alpha")) and base in ("add", "sub", "_foreach_add", "_foreach_sub"):
-        rest = {key: value for key, value in kwargs.items() if key != "alpha"}
-        alpha, (self, other, *more) = kwargs["alpha"], args
-        if base.startswith("_foreach"):
-            scaled: Any = torch._foreach_mul(other, alpha)
-        else:
-            scaled = other * alpha
-        return lambda: func(self, scaled, *more, **rest)
-    if _on_device(kwargs.get("value")) and base in ("addcmul", "addcdiv"):
-        rest = {key: value for key, value in kwargs.items() if key != "value"}
-        value, (self, first, second) = kwargs["value"], args
-        return lambda: func(self, first * value, second, **rest)
-    return None
 
 
 def adafactor_step(optimizer: torch.optim.Adafactor, closure: Any = None) -> Any:

@@ -171,9 +171,8 @@ class _HostState:
         self._containers: dict[int, tuple[Any, Any]] = {}
         self._scalars: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._gradients: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
-        for item in gc.get_objects():
-            if issubclass(type(item), self._KINDS):
-                self._save(vars(item), max(self._LEVELS.get(t, 0) for t in type(item).__mro__))
+        for item in _C.live_objects(*self._KINDS):
+            self._save(vars(item), max(self._LEVELS.get(t, 0) for t in type(item).__mro__))
         with torch._C.DisableTorchFunctionSubclass():
             for tensor in _leaves():
                 self._gradients[id(tensor)] = tensor, tensor.grad
@@ -213,10 +212,8 @@ def _put_back(container: Any, copy: Any) -> None:
         container.update(copy)
 
 
-def _tensors() -> Iterator[torch.Tensor]:
-    for item in gc.get_objects():
-        if issubclass(type(item), torch.Tensor):
-            yield item
+def _tensors() -> list[torch.Tensor]:
+    return _C.live_objects(torch.Tensor)
 
 
 def _leaves() -> Iterator[torch.Tensor]:

@@ -1,0 +1,448 @@
+"""Tracing a training step into one program."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils import _pytree as pytree
+
+from torch_tpu import _C
+from torch_tpu.tpu import _step_scaler
+from torch_tpu.tpu._compiler_options import split
+from torch_tpu.tpu._microbatches import Microbatches
+from torch_tpu.tpu._step_entry import PLAIN, RESULT, Arguments, Entry, Place
+from torch_tpu.tpu._step_numbers import Numbers, settings
+from torch_tpu.tpu._step_randomness import Randomness
+from torch_tpu.tpu._step_watch import NotCapturableError, Watch, adafactor_step
+from torch_tpu.tpu._warmup import _HostState, _leaves, _tensors
+from torch_tpu.tpu.compiler import current_compiler_options
+
+if TYPE_CHECKING:
+    from torch_tpu.tpu._compile_step import CompiledStep
+
+
+class NotYetError(Exception):
+    """The step did what only the first ones do: it has to run eagerly once more."""
+
+
+class Capture:
+    """One attempt to trace the step. `entry` is what came of it."""
+
+    def __init__(self, step: CompiledStep, arguments: Arguments) -> None:
+        self.step = step
+        self.arguments = arguments
+        self.trace = _C.StepTrace(arguments.tensors)
+        self.watch = Watch()
+        self.modules: list[torch.nn.Module] = []
+        self.stepped: list[tuple[LRScheduler, Any]] = []
+        self.rates: list[tuple[dict[str, Any], torch.Tensor]] = []
+        self.numbers = self.watch.numbers = Numbers(self.trace.number_input)
+        self.scalers = [(s, s._per_optimizer_states) for s in _step_scaler.existing()]
+        self.value: Any = None
+        self.randomness = Randomness()
+        host = _HostState()
+        torch.clear_autocast_cache()
+        host.__enter__()
+        self.host = host
+        try:
+            self.entry = self._trace()
+        except BaseException:
+            self.trace.end()
+            host.__exit__()
+            self.randomness.put_back()
+            raise
+        finally:
+            self.trace.end()
+            torch.clear_autocast_cache()
+
+    def _trace(self) -> Entry:
+        step, trace = self.step, self.trace
+        states = _states(step._optimizers)
+        before = {id(p): (p, p.grad) for p in plain_leaves()}
+        failure: Exception | None = None
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+            # Libraries ask torch.compiler.is_compiling() whether to leave out checks of values.
+            stack.enter_context(torch.compiler._compile_session_context())
+            if "torch._dynamo" in sys.modules:
+                # Compiled functions become a part of this program, operator by operator.
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            self._take_rates(stack)
+            self._watch_python(stack)
+            try:
+                trace.begin()
+                with self.watch:
+                    self.value = self._call()
+            except Exception as error:
+                failure = error
+            finally:
+                trace.pause()
+            if self.watch.refusal is not None:
+                raise self.watch.refusal
+            if trace.refusal:
+                raise NotCapturableError(_explained(trace.refusal)) from failure
+            if isinstance(failure, (NotCapturableError, NotYetError)):
+                raise failure
+            if failure is not None:
+                if self.watch.in_optimizer:
+                    raise NotCapturableError(str(failure)) from failure
+                raise failure
+            self.randomness.check()
+            for group, rate in self.rates:
+                if group["lr"] is not rate or rate._version:
+                    raise NotCapturableError(
+                        "it changes the learning rate itself; use a scheduler of "
+                        "torch.optim.lr_scheduler, or change it between the calls"
+                    )
+        self._check_states(states)
+        for scaler, begun in self.scalers:
+            _step_scaler.check_finished(scaler)
+            if scaler._per_optimizer_states is not begun:
+                begun.clear()  # it has the step's tensors, and is held for the case of a failure
+        return self._finish(before)
+
+    def _call(self) -> Any:
+        args, kwargs = self.arguments.restored()
+        if self.step._accumulate == 1:
+            return self.step._fn(*args, **kwargs)
+        return Microbatches(self.step._fn, self.step._accumulate, traced=True).run(args, kwargs)
+
+    def _take_rates(self, stack: contextlib.ExitStack) -> None:
+        """Learning rates, and settings that change, become operands.
+
+        Each is a tensor of the program while the step is traced.
+        """
+        for optimizer in self.step._optimizers:
+            for group in optimizer.param_groups:
+                double = any(p.dtype == torch.float64 for p in group["params"])
+                rate = group.get("lr")
+                if rate is not None and not (
+                    isinstance(rate, torch.Tensor) and rate.device.type == "tpu"
+                ):
+                    operand = self.numbers.rate(group, double)
+                    self.rates.append((group, operand))
+                    stack.callback(group.__setitem__, "lr", rate)
+                    group["lr"] = operand
+            for group, name, value in settings(optimizer):
+                if (id(group), name) in self.step._varying:
+                    double = any(p.dtype == torch.float64 for p in group["params"])
+                    operands = self.numbers.setting(group, name, double)
+                    stack.callback(group.__setitem__, name, value)
+                    group[name] = operands
+                    if group.get("fused"):  # its operator takes Python's numbers
+                        stack.callback(group.__setitem__, "fused", group["fused"])
+                        group["fused"] = False
+                        stack.enter_context(
+                            _attribute(optimizer, "_step_supports_amp_scaling", False)
+                        )
+
+    def _watch_python(self, stack: contextlib.ExitStack) -> None:
+        """Learns which optimizers are used; schedulers' steps are put off."""
+
+        def enter_optimizer(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            if not any(optimizer is known for known in self.step._optimizers):
+                raise NotYetError(f"a {type(optimizer).__name__} steps that did not before")
+            if self.stepped:
+                raise NotCapturableError("a scheduler is stepped before an optimizer")
+            self.watch.in_optimizer += 1
+
+        def leave_optimizer(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            self.watch.in_optimizer -= 1
+
+        for handle in (
+            register_optimizer_step_pre_hook(enter_optimizer),
+            register_optimizer_step_post_hook(leave_optimizer),
+        ):
+            stack.callback(handle.remove)
+        for scaler, _ in self.scalers:
+            stack.enter_context(_step_scaler.decided_in_program(scaler))
+        for optimizer in self.step._optimizers:
+            if type(optimizer) is torch.optim.Adafactor:
+                method = types.MethodType(adafactor_step, optimizer)
+                stack.enter_context(_attribute(optimizer, "step", method))
+        for scheduler in _schedulers_of(self.step._optimizers):
+
+            def put_off(*args: Any, _scheduler: LRScheduler = scheduler, **kwargs: Any) -> None:
+                self.stepped.append((_scheduler, (args, kwargs)))
+
+            stack.enter_context(_attribute(scheduler, "step", put_off))
+            stack.enter_context(_attribute(scheduler, "get_last_lr", _no_last_rate))
+
+    # --- What came of it --------------------------------------------------------------------------
+
+    def _check_states(self, before: dict[tuple[int, Any, str], Any]) -> None:
+        for key, value in _states(self.step._optimizers).items():
+            if key not in before:
+                raise NotYetError("an optimizer makes new state at every call")
+            if value is before[key]:
+                continue
+            if isinstance(value, torch.Tensor) and isinstance(before[key], torch.Tensor):
+                self._carry(before[key], value, "the state of an optimizer")
+            else:
+                raise NotCapturableError(
+                    f"an optimizer keeps {key[2]!r} in its state as a Python object, and changes it"
+                )
+
+    def _carry(self, old: torch.Tensor, new: torch.Tensor, what: str) -> None:
+        """What replaces a tensor is written to it, for the next call to find it there."""
+        if not (
+            self.trace.made_here(new)
+            and old.device == new.device
+            and old.shape == new.shape
+            and old.dtype == new.dtype
+            and not old.requires_grad
+        ):
+            raise NotCapturableError(f"{what} is replaced by a tensor of another kind")
+        # A scope of its own: the trace was paused.
+        self.trace.begin()
+        try:
+            with torch.no_grad():
+                old.copy_(new)
+        finally:
+            self.trace.pause()
+
+    def _finish(self, before: dict[int, tuple[torch.Tensor, torch.Tensor | None]]) -> Entry:
+        trace, step, entry = self.trace, self.step, Entry()
+        self.modules = _modules_with(trace.has_taken_in)
+        kept = self._check_modules()
+        leaves, entry.spec = pytree.tree_flatten(self.value)
+        results = [self._result(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        entry.leaves = [RESULT if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        entry.num_results = len(results)
+        # The method is the class's again by now.
+        entry.after = [
+            (
+                scheduler.step,
+                pytree.tree_map(lambda value: self._place(value, results, entry), arguments),
+            )
+            for scheduler, arguments in self.stepped
+        ]
+        del leaves, self.value, self.stepped
+        entry.gradients = []
+        outlives = step._outliving_gradients()
+        for p in plain_leaves():
+            _, old = before.get(id(p), (p, None))
+            if p.grad is old:
+                continue
+            if p.device.type != "tpu":
+                raise NotCapturableError("it computes gradients on the CPU")
+            if p.grad is not None and outlives(p):
+                gradient = p.grad.detach()
+                kept.append(gradient)
+                entry.gradients.append((p, gradient))
+            else:
+                entry.gradients.append((p, None))
+            p.grad = None
+        gc.collect()
+        self._check_survivors([*results, *kept, *self.numbers.tensors])
+        entry.key = self.arguments.key
+        entry.objects = [o for o in self.arguments.leaves if not isinstance(o, torch.Tensor)]
+        entry.optimizers = [(o, len(o.param_groups)) for o in step._optimizers]
+        entry.reads = list(self.numbers.reads)
+        entry.conditions = list(self.numbers.conditions)
+        entry.guards = self._guards(before, {id(p) for p, _ in entry.gradients})
+        _, flags = split(current_compiler_options(), "torch.tpu.compile_step")
+        entry.program = trace.finish(results, kept, {**flags, **step._flags})
+        trace.end()
+        try:
+            entry.program.wait()
+        except RuntimeError as error:
+            raise NotCapturableError(f"the compiler refuses the program: {error}") from error
+        return entry
+
+    def _result(self, t: torch.Tensor) -> torch.Tensor:
+        if t.device.type != "tpu":
+            raise NotCapturableError("it returns a tensor on the CPU, which would be a constant")
+        return t.detach() if self.trace.made_here(t) else t
+
+    def _place(self, value: Any, results: list[torch.Tensor], entry: Entry) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        results.append(self._result(value))
+        return Place(len(results) - entry.num_results - 1)
+
+    def _check_modules(self) -> list[torch.Tensor]:
+        """What the step has changed in the modules it called, beyond the contents of tensors.
+
+        Returns the tensors that are new there.
+        """
+        kept: list[torch.Tensor] = []
+        for module in self.modules:
+            containers: tuple[dict[str, Any], ...] = (
+                vars(module),
+                module._parameters,
+                module._buffers,
+            )
+            for container in containers:
+                _, copy = self.host._containers.get(id(container), (None, container))
+                for key, now in list(container.items()):
+                    old = copy.get(key)
+                    what = f"{key!r} of {type(module).__name__}"
+                    if now is old:
+                        continue
+                    if not isinstance(now, torch.Tensor):
+                        if key in copy and isinstance(now, PLAIN) and now != old:
+                            raise NotCapturableError(
+                                f"{what} changes in the step, from {old!r} to {now!r}"
+                            )
+                    elif isinstance(old, torch.Tensor):
+                        self._carry(old, now, what)
+                        container[key] = old
+                    elif self.trace.made_here(now):
+                        container[key] = now.detach()
+                        kept.append(container[key])
+        return kept
+
+    def _check_survivors(self, known: list[torch.Tensor]) -> None:
+        ours = {id(t) for t in known}
+        with torch._C.DisableTorchFunctionSubclass():
+            held = [
+                tuple(t.shape) for t in _tensors() if self.trace.made_here(t) and id(t) not in ours
+            ]
+        if held:
+            raise NotCapturableError(
+                f"{len(held)} tensors that it makes are kept outside (sizes {held[:4]}), in a list "
+                "or a variable that outlives it; return them instead"
+            )
+
+    def _guards(
+        self,
+        before: dict[int, tuple[torch.Tensor, torch.Tensor | None]],
+        changed: set[int],
+    ) -> _C.StepGuards:
+        guards = _C.StepGuards()
+        tensors: dict[int, torch.Tensor] = {}
+        for module in self.modules:
+            for name, value in vars(module).items():
+                if isinstance(value, PLAIN):
+                    guards.add(vars(module), name, value, True)
+                elif isinstance(value, torch.Tensor):
+                    guards.add(vars(module), name, value, False)
+            for name, p in module._parameters.items():
+                guards.add(module._parameters, name, p, False)
+                if p is not None:
+                    tensors[id(p)] = p
+            for name, b in module._buffers.items():
+                guards.add(module._buffers, name, b, False)
+                if b is not None:
+                    tensors[id(b)] = b
+        for scaler, _ in self.scalers:
+            if scaler._scale is None or not self.trace.has_taken_in(scaler._scale):
+                continue
+            guards.add(vars(scaler), "_scale", scaler._scale, False)
+            guards.add(vars(scaler), "_growth_tracker", scaler._growth_tracker, False)
+            for name in _step_scaler.SETTINGS:
+                guards.add(vars(scaler), name, vars(scaler)[name], True)
+        for optimizer in self.step._optimizers:
+            guards.add(vars(optimizer), "state", optimizer.state, False)
+            guards.add(vars(optimizer), "param_groups", optimizer.param_groups, False)
+            for group in optimizer.param_groups:
+                for name, value in group.items():
+                    if name == "params" or isinstance(value, torch.Tensor):
+                        guards.add(group, name, value, False)
+                    elif name not in ("lr", "initial_lr", "max_lr", "min_lr") and (
+                        (id(group), name) not in self.numbers.keys
+                    ):
+                        guards.add(group, name, value, True)
+                for p in group["params"]:
+                    tensors[id(p)] = p
+            for state in optimizer.state.values():
+                for name, value in state.items():
+                    if isinstance(value, torch.Tensor):
+                        guards.add(state, name, value, False)
+        for identity in changed:
+            tensors[identity] = before[identity][0]
+        for identity, tensor in tensors.items():
+            if tensor.device.type != "tpu":
+                continue
+            gradient = before.get(identity, (tensor, None))[1]
+            if not (tensor.requires_grad and tensor.is_leaf):
+                guards.add_tensor(tensor, "any")
+            elif gradient is None:
+                guards.add_tensor(tensor, "none")
+            elif self.trace.has_taken_in(gradient):
+                guards.add_tensor(tensor, "same")
+            else:
+                guards.add_tensor(tensor, "any")
+        return guards
+
+
+def plain_leaves() -> Iterator[torch.Tensor]:
+    with torch._C.DisableTorchFunctionSubclass():
+        yield from list(_leaves())
+
+
+def _modules_with(used: Callable[[torch.Tensor], bool]) -> list[torch.nn.Module]:
+    """The modules that have a used parameter or buffer, or a module below that has, or one above.
+
+    Of all that exist: however the step comes by them.
+    """
+    existing = [
+        o for o in _C.live_objects(torch.nn.Module) if isinstance(vars(o).get("_buffers"), dict)
+    ]
+    owners = {
+        id(module)
+        for module in existing
+        for tensor in (*module._parameters.values(), *module._buffers.values())
+        if tensor is not None and used(tensor)
+    }
+    found: dict[int, torch.nn.Module] = {}
+    for module in existing:
+        below = list(module.modules())
+        if any(id(part) in owners for part in below):
+            found.update((id(part), part) for part in below)
+    return list(found.values())
+
+
+def _explained(refusal: str) -> str:
+    return refusal.replace(" while an operator is being traced", "")
+
+
+def _no_last_rate() -> Any:
+    raise NotCapturableError("get_last_lr() gives a number that would be the same at every call")
+
+
+def _states(optimizers: list[Optimizer]) -> dict[tuple[int, Any, str], Any]:
+    """The entries of the optimizers' states."""
+    return {
+        (id(optimizer), id(p), name): value
+        for optimizer in optimizers
+        for p, state in optimizer.state.items()
+        if isinstance(state, dict)
+        for name, value in state.items()
+    }
+
+
+def _schedulers_of(optimizers: list[Optimizer]) -> list[LRScheduler]:
+    return [
+        o
+        for o in _C.live_objects(LRScheduler)
+        if any(getattr(o, "optimizer", None) is optimizer for optimizer in optimizers)
+    ]
+
+
+@contextlib.contextmanager
+def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Puts an attribute on an object for a time."""
+    missing = object()
+    old = vars(owner).get(name, missing)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if old is missing:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, old)

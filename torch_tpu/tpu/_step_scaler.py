@@ -1,0 +1,100 @@
+"""``torch.amp.GradScaler`` in a training step that is one program.
+
+Whether a gradient is infinite is known on the device only. So the optimizer steps in any case, and
+the program keeps the old values of what it has written where it should not have stepped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.amp import GradScaler
+from torch.optim import Optimizer
+
+from torch_tpu import _C
+from torch_tpu.tpu._step_watch import NotCapturableError
+
+SETTINGS = ("_enabled", "_growth_factor", "_backoff_factor", "_growth_interval")
+
+
+def existing() -> list[GradScaler]:
+    """The scalers that there are."""
+    return _C.live_objects(GradScaler)
+
+
+@contextlib.contextmanager
+def decided_in_program(scaler: GradScaler) -> Iterator[None]:
+    """While a step is traced: ``scaler.step`` does not ask the device whether to step."""
+
+    def step(optimizer: Optimizer, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        found = list(state["found_inf_per_device"].values())
+        skip = functools.reduce(torch.add, found) != 0
+        before = _contents(optimizer)
+        result = optimizer.step(*args, **kwargs)
+        with torch.no_grad():
+            for container, name, tensor, old in before:
+                now = container[name]
+                kept = torch.where(skip, old, now)
+                if now is tensor:
+                    tensor.copy_(kept)
+                else:
+                    container[name] = kept
+        return result
+
+    with _method(scaler, "_maybe_opt_step", step):
+        yield
+
+
+@contextlib.contextmanager
+def noticing_skips(scaler: GradScaler, skipped: list[Optimizer]) -> Iterator[None]:
+    """Notes the optimizers that do not step because of their gradients."""
+    original = scaler._maybe_opt_step
+
+    def step(optimizer: Optimizer, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if any(found.item() for found in state["found_inf_per_device"].values()):
+            skipped.append(optimizer)
+        return original(optimizer, state, *args, **kwargs)
+
+    with _method(scaler, "_maybe_opt_step", step):
+        yield
+
+
+def check_finished(scaler: GradScaler) -> None:
+    """The step has to do for a scaler's optimizers all that belongs to an iteration."""
+    if scaler._enabled and scaler._per_optimizer_states:
+        raise NotCapturableError(
+            "a GradScaler is used in it whose update() is called elsewhere; call update() in the "
+            "step as well"
+        )
+
+
+def _contents(optimizer: Optimizer) -> list[tuple[Any, Any, torch.Tensor, torch.Tensor]]:
+    """The tensors that an optimizer writes: in which container, under which key, and the value."""
+    containers: list[Any] = [group["params"] for group in optimizer.param_groups]
+    containers += [state for state in optimizer.state.values() if isinstance(state, dict)]
+    return [
+        (container, key, value, value.detach().clone())
+        for container in containers
+        for key, value in (
+            container.items() if isinstance(container, dict) else enumerate(container)
+        )
+        if isinstance(value, torch.Tensor) and value.device.type == "tpu"
+    ]
+
+
+@contextlib.contextmanager
+def _method(owner: Any, name: str, value: Callable[..., Any]) -> Iterator[None]:
+    missing = object()
+    old = vars(owner).get(name, missing)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        if old is missing:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, old)
