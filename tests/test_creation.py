@@ -90,6 +90,20 @@ def test_linspace_and_logspace(bounds: tuple[float, float, int], dtype: torch.dt
     same(torch.logspace, start / 4, end / 4, steps, dtype=dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_linspace_of_whole_steps(dtype: torch.dtype) -> None:
+    """No step is a bit short of a whole number."""
+    for start, end, steps in [(50, 1, 50), (0, 97, 98), (10, 0, 6)]:
+        same(torch.linspace, start, end, steps, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.bfloat16, torch.int64, torch.complex64])
+def test_logspace_of_one_step(dtype: torch.dtype) -> None:
+    """The exponent is not rounded to the result's dtype."""
+    same(torch.logspace, 4.3, -3, 1, dtype=dtype)
+    same(torch.logspace, 2.3, 7, 1, 5.0, dtype=dtype)
+
+
 def test_linspace_of_tensors_and_of_none() -> None:
     same(torch.linspace, 0, 1, 0)
     for device in ("cpu", compare.DEVICE):

@@ -312,6 +312,13 @@ def test_special_of_two() -> None:
         backward=False,
     )
     check(lambda q: torch.polygamma(3, q), torch.tensor([0.5, 3.0, -1.5, 10.0]), backward=False)
+    # Terms of both signs that cancel, and poles.
+    q = torch.tensor([-8.5, -8.4, -3.5, -3.0, 0.0, -0.0, -INF, 1e-3])
+    for n in (2, 3, 4):
+        check(lambda q, n=n: torch.polygamma(n, q) / 10**n, q, backward=False)
+    poles = torch.tensor([-0.0, 0.0, -INF, -3.0, 2.0])
+    for s in (-1.0, 0.0, 1.0, 3.0):
+        check(lambda q, s=s: torch.special.zeta(s, q), poles, backward=False)
 
 
 BESSEL = words(

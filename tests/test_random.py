@@ -94,6 +94,15 @@ def test_exponential_is_positive(device: torch.device) -> None:
     assert 12 < x.max() < 24
 
 
+def test_complex_uniform(device: torch.device) -> None:
+    unit = torch.rand(COUNT, dtype=torch.complex64, device=device).cpu()
+    x = torch.empty(COUNT, dtype=torch.complex64, device=device).uniform_(-3, 5).cpu()
+    for part in (unit.real, unit.imag, (x.real + 3) / 8, (x.imag + 3) / 8):
+        assert part.min() >= 0 and part.max() < 1
+        assert distance(part, lambda p: p) < KOLMOGOROV
+    assert abs(((x.real - 1) * (x.imag - 1)).mean().item()) < 0.5
+
+
 def test_complex_normal(device: torch.device) -> None:
     x = torch.randn(COUNT, dtype=torch.complex64, device=device).cpu()
     assert abs(x.abs().square().mean().item() - 1) < 0.03

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -176,6 +177,18 @@ def test_long_running_totals(length: int) -> None:
     check(lambda x: [x.cumsum(1), x.cumsum(0)], x)
     check(lambda x: [tuple(x.cummax(1)), tuple(x.cummin(1)), x.logcumsumexp(1)], x, backward=False)
     check(lambda x: x.cumsum(1), data(3, length, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_logcumsumexp(dtype: torch.dtype) -> None:
+    """Angles add up, in the order of the elements, beyond one turn."""
+    check(lambda x: [x.logcumsumexp(0), x.logcumsumexp(1)], 4 * data(3, 40, dtype=dtype))
+    nan = math.nan
+    special = (complex(INF, 1), complex(-INF, 2), 1 + 2j, complex(1, INF), complex(nan, 1), INF)
+    rows = torch.tensor(list(itertools.permutations(special, 3)), dtype=dtype)
+    check(lambda x: x.logcumsumexp(1), rows, backward=False)
+    check(lambda x: x.logcumsumexp(0), torch.tensor(1 + 2j, dtype=dtype), backward=False)
+    check(lambda x: x.logcumsumexp(0), torch.empty(0, 3, dtype=dtype), backward=False)
 
 
 def test_out_and_in_place() -> None:

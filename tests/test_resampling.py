@@ -65,6 +65,29 @@ def test_nearest_of_integers() -> None:
     check(lambda x: functional.interpolate(x, scale_factor=2), data(2, 3, 4, 4, dtype=torch.uint8))
 
 
+@pytest.mark.parametrize("antialias", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_bytes_in_fixed_point(mode: str, antialias: bool) -> None:
+    """Every byte is the CPU's: weights have 16 bits, and each axis is rounded."""
+    corners = torch.where(torch.rand(2, 3, 9, 13) < 0.5, 0, 255).to(torch.uint8)
+    for size in ((4, 6), (20, 31), (9, 20), (1, 7), (5, 40)):
+        for align_corners in (False, True):
+            options: dict[str, Any] = {"size": size, "mode": mode, "align_corners": align_corners}
+            for x in (data(2, 5, 9, 13, dtype=torch.uint8), corners):
+                expected = functional.interpolate(x, antialias=antialias, **options)
+                actual = functional.interpolate(
+                    x.to(compare.DEVICE), antialias=antialias, **options
+                )
+                assert torch.equal(actual.cpu(), expected)
+
+
+def test_bytes_of_an_axis_that_keeps_its_size() -> None:
+    x = torch.randint(0, 256, (1, 3, 11, 14), dtype=torch.uint8)
+    scales: dict[str, Any] = {"scale_factor": (1.01, 1.7), "mode": "bicubic", "antialias": True}
+    expected = functional.interpolate(x, **scales)
+    assert torch.equal(functional.interpolate(x.to(compare.DEVICE), **scales).cpu(), expected)
+
+
 PADS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
     ((2, 3, 6), (2, 3)),
     ((3, 6), (0, 5)),

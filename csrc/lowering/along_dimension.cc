@@ -108,6 +108,12 @@ Value place_run(Value part, int64_t dim, const Run& run, int64_t size) {
 constexpr int64_t kMaxConstant = 4096;
 constexpr size_t kMaxTaps = 16;
 
+// Numbers as a constant of a floating or an integer type.
+Value numbers(Builder& b, const std::vector<double>& values, const TensorType& type) {
+  if (is_float(type.dtype)) return constant(b, values, type);
+  return constant(b, Dims(values.begin(), values.end()), type);
+}
+
 // [outputs, inputs]
 Value matrix_of(Builder& b, ElementType dtype, const Taps& taps) {
   const int64_t outputs = taps.outputs(), inputs = taps.inputs;
@@ -119,14 +125,14 @@ Value matrix_of(Builder& b, ElementType dtype, const Taps& taps) {
         dense[o * inputs + taps.indices[k][o]] += taps.weights[k][o];
       }
     }
-    return constant(b, dense, type);
+    return numbers(b, dense, type);
   }
   const TensorType index_type{ElementType::kS32, type.dims};
   const Value column = iota(b, index_type, 1);
   const Value zero = splat(b, type, 0);
   Value sum;
   for (size_t k = 0; k < taps.indices.size(); ++k) {
-    const Value line = constant(b, taps.weights[k], TensorType{dtype, {outputs}});
+    const Value line = numbers(b, taps.weights[k], TensorType{dtype, {outputs}});
     const Value here = eq(column, vary_along(b, index_type, 0, taps.indices[k]));
     const Value part = select(here, broadcast_in_dim(line, type.dims, {0}), zero);
     sum = sum ? add(sum, part) : part;
@@ -161,8 +167,8 @@ Value pad_along(Value x, int64_t dim, Value padding_value, int64_t low, int64_t 
 Value vary_along(Builder& b, const TensorType& type, int64_t dim, const Dims& values) {
   const TensorType line{type.dtype, {type.dims[dim]}};
   if (is_float(type.dtype)) {
-    const std::vector<double> numbers(values.begin(), values.end());
-    return broadcast_in_dim(constant(b, numbers, line), type.dims, {dim});
+    const std::vector<double> real(values.begin(), values.end());
+    return broadcast_in_dim(constant(b, real, line), type.dims, {dim});
   }
   return broadcast_in_dim(constant(b, values, line), type.dims, {dim});
 }

@@ -76,7 +76,9 @@ Value evenly_spaced(const Call& call, const TensorType& type, ElementType comput
   const Value start = endpoint(call, "start", type.dtype, compute);
   if (steps == 1) return sh::reshape(start, type.dims);
   const Value end = endpoint(call, "end", type.dtype, compute);
-  Value step = (end - start) / static_cast<double>(steps - 1);
+  // A compiler multiplies by the reciprocal of a constant, which can end below a whole number.
+  const Value count = sh::optimization_barrier({constant_like(start, steps - 1.0)})[0];
+  Value step = (end - start) / count;
   if (!sh::is_integer(type.dtype)) step = sh::convert(sh::convert(step, type.dtype), compute);
   const Value i = sh::iota(call.builder(), {ElementType::kS64, type.dims}, 0);
   const auto wide = [&](Value v) { return sh::broadcast_to(v, type.dims); };
@@ -103,7 +105,9 @@ Values logspace(Call& call) {
   const TensorType& type = call.output();
   if (type.numel() == 0) return {sh::splat(call.builder(), type, 0)};
   const ElementType compute = spacing_type(type.dtype);
-  const Value exponents = evenly_spaced(call, type, compute);
+  // A single exponent is not rounded to the result's dtype.
+  const Value exponents = type.numel() == 1 ? as(call.number("start", compute), compute, type.dims)
+                                            : evenly_spaced(call, type, compute);
   const Value base = as(call.number_or("base", 10, compute), compute, type.dims);
   return {sh::power(base, exponents)};
 }

@@ -11,20 +11,28 @@ namespace torch_tpu::lowering {
 
 namespace sh = stablehlo;
 
-// The compiler's function wants q > 0; terms with q <= 0 are added one by one.
+// The compiler's function wants q > 0. Terms with q <= 1 are added one by one, with what rounding
+// loses of each sum: they may be large and cancel.
 Value hurwitz_zeta(Value s, Value q) {
   constexpr double kFarthest = -1e4;  // bounds the loop
-  const auto negative = [](Value at) { return (at <= 0.0) & (at > kFarthest); };
+  const auto near = [](Value at) { return (at <= 1.0) & (at > kFarthest); };
   const auto pending = [&](const Values& v) -> Values {
-    return {sh::reduce_or(negative(v[1]), wrap_dims({}, v[1].rank()))};
+    return {sh::reduce_or(near(v[1]), wrap_dims({}, v[1].rank()))};
   };
   const auto step = [&](const Values& v) -> Values {
-    const Value active = negative(v[1]);
+    const Value active = near(v[1]), sum = v[2];
     const Value term = choose(active, power(v[1], -v[0]), 0.0);
-    return {v[0], v[1] + sh::convert(active, v[1].dtype()), v[2] + term};
+    const Value next = sum + term, taken = next - sum;
+    const Value lost = (sum - (next - taken)) + (term - taken);
+    return {v[0], v[1] + sh::convert(active, v[1].dtype()), next, v[3] + lost};
   };
-  const Values end = sh::while_({s, q, constant_like(q, 0.0)}, pending, step);
-  return end[2] + sh::zeta(s, end[1]);
+  const Value zero = constant_like(q, 0.0);
+  const Values end = sh::while_({s, q, zero, zero}, pending, step);
+  const Value rest = sh::zeta(s, end[1]);
+  const Value sum = end[2] + choose(sh::is_finite(end[2]), end[3] + rest, rest);
+  const double inf = std::numeric_limits<double>::infinity();
+  const Value pole = equals(s, 1.0) | ((s > 1.0) & (q <= 0.0) & equals(q, sh::floor(q)));
+  return choose(pole, inf, choose(s < 1.0, std::numeric_limits<double>::quiet_NaN(), sum));
 }
 
 namespace {

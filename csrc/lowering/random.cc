@@ -1,6 +1,7 @@
 #include "lowering/random.h"
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "lowering/expression.h"
@@ -47,48 +48,62 @@ Value uniform_in(Random& random, ElementType dtype, const Dims& dims) {
 
 // --- Continuous ---------------------------------------------------------------------------------
 
+void require_floating(const Call& call, ElementType dtype) {
+  if (!sh::is_float(dtype) && !sh::is_complex(dtype)) {
+    throw Unsupported(call.op() + ": not a floating type");
+  }
+}
+
+int64_t uniform_words(const TensorType& type) {
+  const int64_t parts = sh::is_complex(type.dtype) ? 2 : 1;
+  return type.numel() * parts * Words::uniform(sampling_type(type.dtype));
+}
+
+// `part` once, or for the real and for the imaginary part.
+Value in_parts(ElementType dtype, const std::function<Value()>& part) {
+  if (!sh::is_complex(dtype)) return part();
+  const Value re = part();
+  return sh::complex(re, part());
+}
+
 Values unit_uniform(Call& call) {
   const TensorType type = target(call);
-  if (!sh::is_float(type.dtype)) throw Unsupported(call.op() + ": not a real floating type");
-  Random random(call, type.numel() * Words::uniform(sampling_type(type.dtype)));
-  return {uniform_in(random, type.dtype, type.dims)};
+  require_floating(call, type.dtype);
+  Random random(call, uniform_words(type));
+  return {in_parts(type.dtype, [&] { return uniform_in(random, type.dtype, type.dims); })};
 }
 
 Values uniform(Call& call) {
   const TensorType type = target(call);
-  const ElementType compute = sampling_type(type.dtype);
-  if (!sh::is_float(type.dtype)) throw Unsupported(call.op() + ": not a real floating type");
-  Random random(call, type.numel() * Words::uniform(compute));
-  const Value unit = uniform_in(random, type.dtype, type.dims);
-  if (call.is_known("from", 0) && call.is_known("to", 1)) return {unit};
+  require_floating(call, type.dtype);
+  const ElementType real = sh::real_type(type.dtype), compute = sampling_type(type.dtype);
+  Random random(call, uniform_words(type));
+  if (call.is_known("from", 0) && call.is_known("to", 1)) {
+    return {in_parts(type.dtype, [&] { return uniform_in(random, type.dtype, type.dims); })};
+  }
   const auto bound = [&](std::string_view name) {
-    return as(call.number(name, type.dtype), compute, type.dims);
+    return as(call.number(name, real), compute, type.dims);
   };
   const Value from = bound("from"), to = bound("to");
-  const Value scaled = unit * (to - from) + from;
-  // Rounding must not reach the end that the interval leaves out.
-  const Value rounded = sh::convert(sh::convert(scaled, type.dtype), compute);
-  return {sh::select(rounded < to, rounded, from)};
+  return {in_parts(type.dtype, [&] {
+    const Value scaled = uniform_in(random, type.dtype, type.dims) * (to - from) + from;
+    // Rounding must not reach the end that the interval leaves out.
+    const Value rounded = sh::convert(sh::convert(scaled, real), compute);
+    return sh::select(rounded < to, rounded, from);
+  })};
 }
 
 Value standard_normal(Random& random, ElementType dtype, const Dims& dims) {
-  const ElementType compute = sampling_type(dtype);
-  if (!sh::is_complex(dtype)) return random.normal(compute, dims);
   // Real and imaginary part share the variance.
-  const double half = std::sqrt(0.5);
-  const Value re = random.normal(compute, dims) * half;
-  return sh::complex(re, random.normal(compute, dims) * half);
+  return in_parts(dtype, [&] {
+    const Value drawn = random.normal(sampling_type(dtype), dims);
+    return sh::is_complex(dtype) ? drawn * std::sqrt(0.5) : drawn;
+  });
 }
 
 int64_t normal_words(const TensorType& type) {
   const int64_t parts = sh::is_complex(type.dtype) ? 2 : 1;
   return type.numel() * parts * Words::normal(sampling_type(type.dtype));
-}
-
-void require_floating(const Call& call, ElementType dtype) {
-  if (!sh::is_float(dtype) && !sh::is_complex(dtype)) {
-    throw Unsupported(call.op() + ": not a floating type");
-  }
 }
 
 Values unit_normal(Call& call) {

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "lowering/along_dimension.h"
+#include "lowering/byte_resampling.h"
 #include "lowering/families.h"
 #include "lowering/grid_sampler.h"
 #include "lowering/promotion.h"
@@ -246,8 +247,20 @@ void require_float(Value x) {
   if (!is_float(x.dtype())) throw Unsupported("upsample: interpolates floating point only");
 }
 
+// Bytes, which PyTorch interpolates in two dimensions.
+Values interpolate_bytes(Call& call, Kind kind) {
+  Value x = call.tensor("self");
+  const std::vector<Axis> axes = resized_axes(call, x.dims());
+  for (auto a = axes.rbegin(); a != axes.rend(); ++a) {
+    // Whatever the scale says, an axis that keeps its size stays as it is.
+    if (a->in != a->out) x = mix_bytes_along(x, a->dim, taps_of<double>(kind, *a));
+  }
+  return {x};
+}
+
 Values interpolate(Call& call, Kind kind) {
   const Value self = call.tensor("self");
+  if (self.dtype() == ElementType::kU8 && self.rank() == 4) return interpolate_bytes(call, kind);
   require_float(self);
   Value x = convert(self, compute_type(self.dtype()));
   const std::vector<Axis> axes = resized_axes(call, x.dims());

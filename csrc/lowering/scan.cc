@@ -1,5 +1,7 @@
 #include "lowering/scan.h"
 
+#include <limits>
+
 #include "lowering/expression.h"
 #include "lowering/families.h"
 #include "lowering/indexing.h"
@@ -91,6 +93,57 @@ Value log_add_exp(Value a, Value b) {
   return sh::select(same_infinity, a, sum);
 }
 
+// exp(x) for x whose real part is infinite: infinite, but for parts that are 0.
+Value exponential_of_infinity(Value x) {
+  const Value part = sh::imag(x);
+  const auto infinite = [](Value direction) {
+    return choose(equals(direction, 0.0), direction,
+                  direction * std::numeric_limits<double>::infinity());
+  };
+  return sh::complex(infinite(sh::cosine(part)), infinite(sh::sine(part)));
+}
+
+// log(exp(a) + exp(b)) of complex numbers, in the branch that follows from their real parts.
+Value complex_log_add_exp(Value a, Value b) {
+  const Value re_a = sh::real(a), re_b = sh::real(b);
+  const Value nan = constant_like(re_a, std::numeric_limits<double>::quiet_NaN());
+  const Value unknown = is_nan(re_a) | is_nan(re_b) | is_nan(sh::imag(a)) | is_nan(sh::imag(b));
+  const Value second = re_b > re_a;
+  const Value high = sh::select(second, b, a), low = sh::select(second, a, b);
+  const Value apart = low - high;
+  // Nothing is added, whatever the angle of the smaller one.
+  const Value negligible = equals(sh::real(apart), -std::numeric_limits<double>::infinity());
+  const Value ratio = sh::select(negligible, constant_like(apart, 0), sh::exponential(apart));
+  const Value sum = sh::log_plus_one(ratio) + high;
+  const Value both_infinite = equals(re_a, re_b) & sh::not_(sh::is_finite(re_a));
+  const Value large = sh::log(exponential_of_infinity(a) + exponential_of_infinity(b));
+  const Value limit = sh::select(re_a < 0.0, a, large);
+  return sh::select(unknown, sh::complex(nan, nan), sh::select(both_infinite, limit, sum));
+}
+
+// Running totals one after the other: where the grouping would choose the branch of a logarithm.
+Value scan_in_turn(Value x, int64_t dim, Value identity,
+                   const std::function<Value(Value, Value)>& combine) {
+  const int64_t n = x.dim(dim);
+  if (x.numel() == 0) return x;
+  Builder& b = x.builder();
+  Dims slice = x.dims();
+  slice[static_cast<size_t>(dim)] = 1;
+  const TensorType counter{ElementType::kS32, {}};
+  const auto at = [&](Value step) {
+    Values start(x.dims().size(), number_of(step.builder(), counter, 0));
+    start[static_cast<size_t>(dim)] = step;
+    return start;
+  };
+  const auto condition = [&](const Values& v) -> Values { return {v[0] < static_cast<double>(n)}; };
+  const auto body = [&](const Values& v) -> Values {
+    const Value total = combine(v[1], sh::dynamic_slice(x, at(v[0]), slice));
+    return {v[0] + 1.0, total, sh::dynamic_update_slice(v[2], total, at(v[0]))};
+  };
+  return sh::while_({number_of(b, counter, 0), sh::broadcast_to(identity, slice), x}, condition,
+                    body)[2];
+}
+
 struct Along {
   Value x;
   int64_t dim;
@@ -129,10 +182,16 @@ Values cumprod(Call& call) {
 
 Values logcumsumexp(Call& call) {
   const Value x = convert_halves(at_least_1d(call.tensor("self")));
-  if (!sh::is_float(x.dtype())) throw Unsupported("logcumsumexp: not real floating point");
-  const Value identity = sh::lowest(call.builder(), TensorType{x.dtype(), {}});
-  return {like_self(call, scan_along(x, wrap_dim(call.integer("dim"), x.rank()), identity,
-                                     log_add_exp, Combination::kCompound))};
+  const int64_t dim = wrap_dim(call.integer("dim"), x.rank());
+  if (!sh::is_float(x.dtype()) && !sh::is_complex(x.dtype())) {
+    throw Unsupported("logcumsumexp: not floating point");
+  }
+  const Value identity = sh::lowest(call.builder(), TensorType{sh::real_type(x.dtype()), {}});
+  if (sh::is_complex(x.dtype())) {
+    const Value zero = sh::complex(identity, constant_like(identity, 0));
+    return {like_self(call, scan_in_turn(x, dim, zero, complex_log_add_exp))};
+  }
+  return {like_self(call, scan_along(x, dim, identity, log_add_exp, Combination::kCompound))};
 }
 
 // Values and the last position each of them was taken from.

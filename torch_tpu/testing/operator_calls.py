@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import re
 import warnings
 from collections.abc import Callable
@@ -24,6 +25,7 @@ _PRECISE = {
     torch.float32: torch.float64,
     torch.complex64: torch.complex128,
 }
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 @dataclass
@@ -49,21 +51,37 @@ class Arguments:
             return self
         return Arguments(self.input, self.args, {**self.kwargs, "device": "cpu"})
 
+    def summed_in_float32(self) -> Arguments:
+        """The arguments, with an option to do so where the choice is left open for halves."""
+        options = self.kwargs.get("options")
+        halves = (torch.bfloat16, torch.float16)
+        if options is None or options.acc_dtype is not None or self.input.dtype not in halves:
+            return self
+        policy = "accurate" if options.acc_policy == "auto" else options.acc_policy
+        chosen = dataclasses.replace(options, acc_dtype=torch.float32, acc_policy=policy)
+        return Arguments(self.input, self.args, {**self.kwargs, "options": chosen})
+
     def map(self, function: Callable[[torch.Tensor], Any]) -> Arguments:
         """The arguments with `function` applied to each tensor."""
         return Arguments(*over_tensors((self.input, self.args, self.kwargs), function))
 
     def more_precise(self) -> Arguments | None:
-        """The arguments in the next wider dtype, on the CPU; None if there is none for them."""
+        """The arguments in the next wider dtype, on the CPU; None if there is none for them.
+
+        Integers like the input's become float64, for results that are floating point.
+        """
         wider = False
+        precise = dict(_PRECISE)
+        if isinstance(self.input, torch.Tensor) and self.input.dtype in _INTEGERS:
+            precise[self.input.dtype] = torch.float64
 
         def widen(value: Any) -> Any:
             nonlocal wider
             dtype = value.dtype if isinstance(value, torch.Tensor) else value
-            if dtype not in _PRECISE:
+            if dtype not in precise:
                 return value
             wider = True
-            dtype = _PRECISE[dtype]
+            dtype = precise[dtype]
             if isinstance(value, torch.Tensor):
                 return value.detach().to(dtype).requires_grad_(value.requires_grad)
             return dtype
@@ -224,6 +242,8 @@ class Checker:
         """
         if getattr(self.info, "is_factory_function", False):
             arguments = arguments.with_device()
+        if self.case.op in exceptions.SUMMED_IN_FLOAT32:
+            arguments = arguments.summed_in_float32()
         on_cpu = arguments.on("cpu", requires_grad)
         on_device = arguments.on(self.options.device, requires_grad)
         if self.case.op in exceptions.HOST_ARGUMENTS:

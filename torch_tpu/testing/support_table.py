@@ -245,6 +245,10 @@ def _exceptions() -> list[str]:
         (exceptions.CONTIGUOUS_INTEGERS, "integer arguments stay contiguous"),
         (exceptions.NO_SIGN, "absolute values, with `out=`"),
         (exceptions.HOST_ARGUMENTS, "arguments stay on the CPU"),
+        (
+            exceptions.SUMMED_IN_FLOAT32,
+            'halves, with acc_dtype=torch.float32 and acc_policy="accurate"',
+        ),
     ):
         rows += [[op, "", how, reason] for op, reason in names.items()]
     return _table(["operator", "where", "how", "why"], rows)
@@ -264,8 +268,9 @@ def _read_compiled(path: Path | None) -> dict[str, bool]:
 
 def write(paths: list[Path], output: Path, programs: Path | None) -> None:
     """Writes the document from result files, and from one of aot_sweep where there is one."""
-    known = {case.key for cases, _ in suites.SUITES.values() for case in cases()}
-    # A file may hold results of cases there were once.
-    found = [result for key, result in results.read(paths).items() if key in known]
+    read = results.read(paths)
+    known = [case.key for cases, _ in suites.SUITES.values() for case in cases()]
+    # In the suites' order. A file may hold results of cases there were once, too.
+    found = [read[key] for key in known if key in read]
     output.write_text(text(found, _read_compiled(programs)))
     print(f"{output}: {len(found)} cases")
