@@ -358,6 +358,19 @@ def test_refused_programs_do_not_pile_up(tmp_path: Path, monkeypatch: pytest.Mon
     assert names == {*expected, other.name, Path(caught.value.path).name}
 
 
+@pytest.mark.parametrize("place", ["cpu", "tpu"])
+def test_inputs_without_elements(place: str) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor, unused: torch.Tensor) -> Any:
+        return x + 1, y.sum(0) + x.sum(0), x.t()
+
+    x, y, unused = torch.randn(0, 5), torch.randn(3, 5), torch.randn(2, 0)
+    program = aot.compile(function, "device", args=(x, y, unused))
+    results = program.bind({})(x.to(place), y.to(place), unused.to(place))
+    for actual, expected in zip(results, function(x, y, unused), strict=True):
+        assert actual.device.type == "tpu"
+        torch.testing.assert_close(actual.cpu(), expected)
+
+
 def test_a_tensor_as_the_only_argument() -> None:
     x = torch.rand(3, 4)
     model = torch.nn.Linear(4, 2)

@@ -282,6 +282,33 @@ def scaled_step(
     return step, scaler
 
 
+def test_scalers_that_do_not_scale() -> None:
+    """They have no state; neither one that the step uses nor one it does not use is in the way."""
+    elsewhere = torch.amp.GradScaler("cpu", enabled=False)
+    mine, wanted = small_model(DEVICE), small_model("cpu")
+
+    def step_of(model: nn.Module, device: torch.device) -> Step:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler(device.type, enabled=False)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = ((model(x) - y) ** 2).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            return loss
+
+        return step
+
+    step, cpu_step = compile_step(step_of(mine, DEVICE)), step_of(wanted, torch.device("cpu"))
+    for x, y in seeded_data(4):
+        found, expected = step(x.to(DEVICE), y.to(DEVICE)), cpu_step(x, y)
+        torch.testing.assert_close(found.cpu(), expected.detach(), rtol=1e-5, atol=2e-6)
+    one_program(step)
+    assert not elsewhere.is_enabled()
+
+
 @pytest.mark.parametrize(
     ("name", "clip", "infinite"),
     [

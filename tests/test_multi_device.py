@@ -263,3 +263,48 @@ total = halves[0].weight.grad + halves[1].weight.grad.to("tpu:0")
 torch.testing.assert_close(total.cpu(), whole.weight.grad)
 """
     )
+
+
+def test_compiled_graphs_with_several_devices_and_changing_sizes() -> None:
+    run_on_two(
+        """
+import torch
+from torch import nn
+torch.set_float32_matmul_precision("highest")
+
+def moves(x):
+    return x.to("tpu:1") * 2
+
+def makes(x):
+    return torch.ones(3, device="tpu:1") * x.shape[0], x + 1
+
+def both(x, y):
+    return x + 1, y.to(x.device) + x
+
+class Parts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 3).to("tpu:0"), nn.Linear(3, 2).to("tpu:1")
+    def forward(self, x):
+        return self.second(self.first(x).relu().to("tpu:1"))
+
+parts = Parts()
+for function, inputs in (
+    (moves, lambda n: [torch.randn(n, device="tpu:0")]),
+    (makes, lambda n: [torch.randn(n, device="tpu:0")]),
+    (both, lambda n: [torch.randn(n, device=d) for d in ("tpu:0", "tpu:1")]),
+    (parts, lambda n: [torch.randn(n, 4, device="tpu:0")]),
+):
+    for dynamic in (None, True):
+        torch._dynamo.reset()
+        compiled = torch.compile(function, dynamic=dynamic)
+        for n in (3, 5, 7):
+            given = inputs(n)
+            actual, expected = compiled(*given), function(*given)
+            if isinstance(actual, torch.Tensor):
+                actual, expected = [actual], [expected]
+            for a, e in zip(actual, expected, strict=True):
+                assert a.device == e.device, (function, n)
+                torch.testing.assert_close(a, e)
+"""
+    )

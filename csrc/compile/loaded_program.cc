@@ -1,9 +1,10 @@
 #include "compile/loaded_program.h"
 
-#include <ATen/ops/zeros.h>
+#include <cstddef>
 
 #include "eager/copy.h"
 #include "eager/device_context.h"
+#include "eager/dry_run.h"
 #include "eager/scalar_types.h"
 #include "runtime/runtime.h"
 #include "runtime/statistics.h"
@@ -87,12 +88,18 @@ at::Tensor LoadedProgram::fit(size_t place, const at::Tensor& input, int device)
     }
   }
   const auto strides = eager::row_major_strides(type.sizes);
-  at::Tensor fitting =
-      eager::make_tensor(nullptr, type.dtype, type.sizes, strides, 0, nbytes_of(type), device);
+  runtime::DeviceBufferPtr nothing;  // which no copy would put there
+  if (input.numel() == 0) {
+    const runtime::Layout* const layout = runtime::intern_layout(array_type(type));
+    const std::byte none{};
+    nothing = eager::DryRun::current() ? eager::DryRun::unknown(layout, device)
+                                       : runtime::Runtime::get().to_device(&none, layout, device);
+  }
+  at::Tensor fitting = eager::make_tensor(std::move(nothing), type.dtype, type.sizes, strides, 0,
+                                          nbytes_of(type), device);
+  if (input.numel() == 0) return fitting;
   if (!eager::is_tpu(input)) {
     eager::copy_(fitting, input, /*non_blocking=*/false);
-  } else if (input.numel() == 0) {  // there is no program to copy it
-    eager::copy_(fitting, at::zeros(type.sizes, type.dtype), /*non_blocking=*/false);
   } else {
     eager::copy_on_device(fitting, input);
   }

@@ -19,6 +19,7 @@ from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutpu
 from torch._guards import TracingContext
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
 
 from torch_tpu import _C
 from torch_tpu.compiler import (  # noqa: F401 - they register rules
@@ -118,6 +119,12 @@ def compile_dynamic(
     return call
 
 
+def _num_devices(graph: GraphModule) -> int:
+    """How many devices of ours the graph's tensors are on."""
+    values = pytree.tree_leaves([node.meta.get("val") for node in graph.graph.nodes])
+    return len({v.device for v in values if isinstance(v, torch.Tensor) and v.device.type == "tpu"})
+
+
 class _UnequalError(Exception):
     """Sizes of this call are not equal where an operator asks for it: the operator is to say so."""
 
@@ -196,6 +203,9 @@ class DynamicGraph:
         self._on_host = [place for place, result in enumerate(self._results) if is_on_host(result)]
         kinds = output.meta.get("desc") or [None] * len(self._results)
         self._kept = [isinstance(kind, SavedForBackwardsAOTOutput) for kind in kinds]
+        if _num_devices(graph) > 1:
+            family.refused = True
+            log.warning("%s: each size is compiled for itself: it has several devices", name)
         self._plans: dict[tuple[int, ...], _Plan | None] = {}
         # What operators ask of sizes, and PyTorch does not know of.
         self._equal_sizes: set[tuple[sympy.Expr, sympy.Expr]] = set()

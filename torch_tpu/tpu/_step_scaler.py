@@ -22,8 +22,8 @@ SETTINGS = ("_enabled", "_growth_factor", "_backoff_factor", "_growth_interval")
 
 
 def existing() -> list[GradScaler]:
-    """The scalers that there are."""
-    return _C.live_objects(GradScaler)
+    """The scalers that there are and that scale."""
+    return [scaler for scaler in _C.live_objects(GradScaler) if scaler.is_enabled()]
 
 
 @contextlib.contextmanager
