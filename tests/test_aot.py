@@ -314,6 +314,11 @@ def test_unknown_topology(name: str) -> None:
         aot.compile_stablehlo(ADD, name)
 
 
+def test_a_topology_that_is_no_name() -> None:
+    with pytest.raises(TypeError, match=r"expected the topology's name.*got int"):
+        aot.compile(torch.nn.Linear(2, 2), 3, args=(torch.ones(2),))  # type: ignore[arg-type]
+
+
 @needs_libtpu
 def test_too_few_devices() -> None:
     with pytest.raises(ValueError, match=r"need 8 devices, but v5e:2x2 has 4"):

@@ -142,7 +142,7 @@ def ahead_of_time(options: dict[str, Any]) -> None:
             {"dynamic_bucket": False},
             "there is no option 'dynamic_bucket'; did you mean 'dynamic_bu",
         ),
-        ({"max_autotune": True}, "there is no option 'max_autotune'; The options are"),
+        ({"max_autotune": True}, "there is no option 'max_autotune'; the options are"),
         ({3: 1}, "there is no option 3"),
         ({"dynamic_buckets": "many"}, "dynamic_buckets: expected a list of positive sizes"),
         ({"dynamic_buckets": [0]}, "dynamic_buckets: expected a list of positive sizes"),

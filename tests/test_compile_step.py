@@ -87,6 +87,21 @@ class Pair:
             torch.testing.assert_close(mine[name].cpu(), value, rtol=1e-4, atol=atol)
 
 
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"accumulate": 0}, ValueError, "expected accumulate >= 1, got 0"),
+        ({"accumulate": 2.5}, TypeError, "expected accumulate to be an int, got 2.5"),
+        ({"max_programs": 0}, ValueError, "expected max_programs >= 1, got 0"),
+        ({"options": "fast"}, TypeError, "expected options as a dict of names and values, got str"),
+        ({"schedulers": [3]}, TypeError, "expected schedulers to be those of"),
+    ],
+)
+def test_wrong_settings(settings: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=rf"torch\.tpu\.compile_step: {message}"):
+        compile_step(lambda: None, **settings)
+
+
 def test_options() -> None:
     """XLA's flags; what is neither that nor one of ours is an error that says so."""
     with pytest.raises(ValueError, match=r"compile_step: there is no option 'fast'"):

@@ -73,6 +73,10 @@ def device_topology(name: str) -> Topology:
 @functools.lru_cache(maxsize=64)
 def open_topology(name: str) -> _C.AotTopology:
     """The compiler for a topology. Raises ValueError for a name it does not know."""
+    if not isinstance(name, str):
+        raise TypeError(
+            f"[aot] expected the topology's name, such as 'v5e:2x2', got {type(name).__name__}"
+        )
     match = _NAME.fullmatch(name)
     if match is None or match["kind"] not in _SIZES:
         raise ValueError(_expected(name))

@@ -40,7 +40,7 @@ def compile_step(
     *,
     accumulate: int = 1,
     keep_gradients: bool = False,
-    schedulers: Sequence[LRScheduler] = (),
+    schedulers: Sequence[LRScheduler] | LRScheduler = (),
     max_programs: int = 8,
     options: Options | None = None,
 ) -> Any:
@@ -63,7 +63,7 @@ def compile_step(
             afterwards.
         schedulers: Learning rate schedulers to be stepped after every call. The step may do so
             itself instead.
-        max_programs: How many programs are kept, for different shapes or settings.
+        max_programs: How many programs are kept, for different shapes or settings, at least one.
         options: XLA's flags for the programs, beside those of the
             `torch.tpu.compiler.custom_compiler_options` around a call that is traced.
 
@@ -84,8 +84,19 @@ def compile_step(
             f"torch.tpu.compile_step: expected a callable, got {type(fn).__name__}; pass the "
             "function that makes one training step, not what a call of it gives"
         )
-    if accumulate < 1:
-        raise ValueError(f"torch.tpu.compile_step: expected accumulate >= 1, got {accumulate}")
+    for name, number in (("accumulate", accumulate), ("max_programs", max_programs)):
+        if not isinstance(number, int):
+            raise TypeError(f"torch.tpu.compile_step: expected {name} to be an int, got {number!r}")
+        if number < 1:
+            raise ValueError(f"torch.tpu.compile_step: expected {name} >= 1, got {number}")
+    if not isinstance(schedulers, Sequence):
+        schedulers = [schedulers]
+    for scheduler in schedulers:
+        if not hasattr(scheduler, "step"):
+            raise TypeError(
+                "torch.tpu.compile_step: expected schedulers to be those of "
+                f"torch.optim.lr_scheduler, got {scheduler!r}"
+            )
     flags = flags_only(options or {}, "torch.tpu.compile_step")
     return CompiledStep(fn, accumulate, keep_gradients, schedulers, max_programs, flags)
 

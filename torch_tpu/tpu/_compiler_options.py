@@ -65,6 +65,10 @@ def split(options: Mapping[str, Any], who: str) -> tuple[dict[str, Any], dict[st
         TypeError: An option of ours has a value of another type.
         ValueError: There is no option of that name.
     """
+    if not isinstance(options, Mapping):
+        raise TypeError(
+            f"{who}: expected options as a dict of names and values, got {type(options).__name__}"
+        )
     own: dict[str, Any] = {}
     flags: dict[str, Any] = {}
     for name, value in options.items():
@@ -107,9 +111,9 @@ def _is_flag(name: Any, value: Any) -> bool:
 
 def _unknown(name: Any, who: str) -> str:
     near = difflib.get_close_matches(str(name), OPTIONS, n=1, cutoff=0.6)
-    guess = f"did you mean {near[0]!r}? " if near else ""
+    guess = f"did you mean {near[0]!r}? The" if near else "the"
     known = ", ".join(f"{option.name} ({option.type})" for option in OPTIONS.values())
     return (
-        f"{who}: there is no option {name!r}; {guess}The options are {known}, and XLA's flags, "
+        f"{who}: there is no option {name!r}; {guess} options are {known}, and XLA's flags, "
         f"which begin with {_XLA!r}"
     )
