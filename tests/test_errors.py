@@ -108,6 +108,17 @@ WRONG: dict[str, Call] = {
     "randint": lambda d: torch.randint(3, 3, (2,), device=d),
     "multinomial": lambda d: ones(3, device=d).multinomial(4),
     "dropout": lambda d: F.dropout(ones(3, device=d), 1.5),
+    "cross_entropy of int32": lambda d: F.cross_entropy(
+        ones(2, 3, device=d), ones(2, device=d, dtype=torch.int32)
+    ),
+    "cross_entropy of bytes, in two dimensions": lambda d: F.cross_entropy(
+        ones(1, 3, 2, 2, device=d), ones(1, 2, 2, device=d, dtype=torch.uint8)
+    ),
+    "cross_entropy with other weights": lambda d: F.cross_entropy(
+        ones(2, 3, device=d),
+        ones(2, device=d, dtype=torch.int64),
+        weight=ones(3, device=d, dtype=torch.float64),
+    ),
     "cross_entropy shapes": lambda d: F.cross_entropy(
         ones(3, 4, device=d), ones(2, device=d, dtype=torch.int64)
     ),

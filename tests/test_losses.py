@@ -112,6 +112,19 @@ def test_cross_entropy_dtypes(dtype: torch.dtype) -> None:
     check(lambda x, t: functional.cross_entropy(x, t), data(6, 5, dtype=dtype), target)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_classes_as_bytes(reduction: str, weighted: bool) -> None:
+    target = torch.tensor([0, 3, 4, 3], dtype=torch.uint8)
+    weight = data(5).abs() if weighted else None
+
+    def run(x: torch.Tensor, target: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
+        w = weight[0].detach() if weight else None
+        return functional.cross_entropy(x, target, weight=w, ignore_index=3, reduction=reduction)
+
+    check(run, data(4, 5), target, *([] if weight is None else [weight]))
+
+
 def test_everything_ignored() -> None:
     target = torch.full((4,), -100)
     check(lambda x, t: functional.cross_entropy(x, t), data(4, 5), target)

@@ -399,6 +399,16 @@ std::optional<torch::jit::Stack> run_meta_for_out(const OperatorInfo& info,
                                                   const c10::OperatorHandle& op,
                                                   std::span<const c10::IValue> arguments) {
   std::vector<c10::IValue> given(arguments.begin(), arguments.end());
+  if (info.rule) {
+    for (const std::string& name : info.rule->options.bytes_as_int64) {
+      const std::optional<int> at = op.schema().argumentIndexWithName(name);
+      if (!at) continue;
+      c10::IValue& value = given[static_cast<size_t>(*at)];
+      if (!value.isTensor() || value.toTensor().scalar_type() != at::kByte) continue;
+      value = at::detail::empty_meta(value.toTensor().sizes(), at::kLong);
+      arguments = given;
+    }
+  }
   bool any = false;
   for (size_t i = 0; i < given.size(); ++i) {
     if (!info.arguments[i].is_out || !given[i].isTensor()) continue;

@@ -89,8 +89,20 @@ struct Targets {
 
 Targets targets(const Call& call, const Scores& scores) {
   const ElementType type = scores.value.dtype();
-  Value target = sh::convert(call.tensor("target"), ElementType::kS64);
-  target = sh::reshape(target, scores.target_dims());
+  Value target = call.tensor("target");
+  const bool bytes =
+      target.dtype() == ElementType::kU8 && !call.op().starts_with("aten::nll_loss2d");
+  if (target.dtype() != ElementType::kS64 && !bytes) {
+    throw InvalidArgument(call.op() + ": expected target to be int64, got " +
+                          std::string(sh::name(target.dtype())) + "; convert it");
+  }
+  if (const Value given = call.tensor_or_empty("weight");
+      given && given.dtype() != call.tensor("self").dtype()) {
+    throw InvalidArgument(call.op() + ": expected weight to have the dtype of the scores, " +
+                          std::string(sh::name(call.tensor("self").dtype())) + ", got " +
+                          std::string(sh::name(given.dtype())) + "; convert it");
+  }
+  target = sh::reshape(sh::convert(target, ElementType::kS64), scores.target_dims());
   const Value ignored =
       equals(target, sh::full_like(target, call.integer_or("ignore_index", -100)));
   // There are less than 2^31 classes.
@@ -275,9 +287,9 @@ Values multilabel_margin_backward_rule(Call& call) {
 }  // namespace
 
 void register_class_losses(Registry& r) {
-  r.add("aten::nll_loss_forward", nll_forward_rule);
+  r.add("aten::nll_loss_forward", nll_forward_rule, {.bytes_as_int64 = {"target"}});
   r.add("aten::nll_loss2d_forward", nll_forward_rule);
-  r.add("aten::nll_loss_backward", nll_backward_rule);
+  r.add("aten::nll_loss_backward", nll_backward_rule, {.bytes_as_int64 = {"target"}});
   r.add("aten::nll_loss2d_backward", nll_backward_rule);
   // The meta kernels of both give a single sample's loss a dimension.
   r.add("aten::multi_margin_loss", multi_margin_rule, {.known_numbers = {"p"}, .own_types = true});

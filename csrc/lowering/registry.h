@@ -22,6 +22,8 @@ struct RuleOptions {
   // The results' types are the rule's own: PyTorch's meta kernel refuses calls its CPU kernel
   // takes.
   bool own_types = false;
+  // Arguments that may be bytes, which PyTorch's meta kernel takes as int64 only.
+  std::vector<std::string> bytes_as_int64 = {};
   // Without a meta kernel's word, results with as many dimensions as these arguments are laid out
   // channels-last when one of them is.
   std::vector<std::string> memory_format_of = {};

@@ -25,6 +25,9 @@ class EagerMode(enum.IntEnum):
     DEFER_AND_FUSE = 2
     """Recorded, and run together with other operators as one program."""
 
+    def __str__(self) -> str:
+        return f"EagerMode.{self.name}"
+
 
 class SettingsContext:
     """Changes the default settings, or, entered, puts it back and holds for the block.
