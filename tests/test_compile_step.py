@@ -7,7 +7,7 @@ import copy
 import inspect
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -297,6 +297,27 @@ def scaled_step(
     return step, scaler
 
 
+def check_scaled(
+    step: Any,
+    scaler: torch.amp.GradScaler,
+    mine: nn.Module,
+    cpu_step: Step,
+    cpu_scaler: torch.amp.GradScaler,
+    wanted: nn.Module,
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+) -> None:
+    """The step, as one program, does to `mine` and its scaler what the CPU does to `wanted`."""
+    for x, y in batches:
+        expected, found = cpu_step(x, y), step(x.to(DEVICE), y.to(DEVICE))
+        torch.testing.assert_close(
+            found.cpu(), expected.detach(), rtol=1e-5, atol=2e-6, equal_nan=True
+        )
+        assert scaler.get_scale() == cpu_scaler.get_scale()
+    for p, q in zip(mine.parameters(), wanted.parameters(), strict=True):
+        torch.testing.assert_close(p.cpu(), q, rtol=1e-4, atol=2e-6)
+    one_program(step)
+
+
 def test_scalers_that_do_not_scale() -> None:
     """They have no state; neither one that the step uses nor one it does not use is in the way."""
     elsewhere = torch.amp.GradScaler("cpu", enabled=False)
@@ -342,17 +363,10 @@ def test_grad_scaler(name: str, clip: bool, infinite: tuple[int, ...]) -> None:
     cpu_step, cpu_scaler = scaled_step(wanted, kind(wanted.parameters(), **settings), clip)
     plain, scaler = scaled_step(mine, kind(mine.parameters(), **settings), clip)
     step = compile_step(plain)
-    for i, (x, y) in enumerate(seeded_data(STEPS)):
-        if i in infinite:
-            x = x * torch.inf
-        expected, found = cpu_step(x, y), step(x.to(DEVICE), y.to(DEVICE))
-        torch.testing.assert_close(
-            found.cpu(), expected.detach(), rtol=1e-5, atol=2e-6, equal_nan=True
-        )
-        assert scaler.get_scale() == cpu_scaler.get_scale()
-    for p, q in zip(mine.parameters(), wanted.parameters(), strict=True):
-        torch.testing.assert_close(p.cpu(), q, rtol=1e-4, atol=2e-6)
-    one_program(step)
+    batches = [
+        (x * torch.inf if i in infinite else x, y) for i, (x, y) in enumerate(seeded_data(STEPS))
+    ]
+    check_scaled(step, scaler, mine, cpu_step, cpu_scaler, wanted, batches)
     scaler.load_state_dict({**scaler.state_dict(), "scale": 2.0, "growth_factor": 4.0})
     cpu_scaler.load_state_dict({**cpu_scaler.state_dict(), "scale": 2.0, "growth_factor": 4.0})
     for x, y in seeded_data(3):
@@ -367,17 +381,9 @@ def test_grad_scaler_of_parts() -> None:
     cpu_step, cpu_scaler = scaled_step(wanted, torch.optim.SGD(wanted.parameters(), lr=0.1))
     plain, scaler = scaled_step(mine, torch.optim.SGD(mine.parameters(), lr=0.1))
     step = compile_step(plain, accumulate=2)
-    for i, (x, y) in enumerate(seeded_data(6)):
-        if i == 3:
-            x[0] = torch.inf  # of the first part
-        expected, found = cpu_step(x, y), step(x.to(DEVICE), y.to(DEVICE))
-        torch.testing.assert_close(
-            found.cpu(), expected.detach(), rtol=1e-5, atol=2e-6, equal_nan=True
-        )
-        assert scaler.get_scale() == cpu_scaler.get_scale()
-    for p, q in zip(mine.parameters(), wanted.parameters(), strict=True):
-        torch.testing.assert_close(p.cpu(), q, rtol=1e-4, atol=2e-6)
-    one_program(step)
+    batches = list(seeded_data(6))
+    batches[3][0][0] = torch.inf  # of the first part
+    check_scaled(step, scaler, mine, cpu_step, cpu_scaler, wanted, batches)
 
 
 def test_grad_scaler_updated_elsewhere() -> None:

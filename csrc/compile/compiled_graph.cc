@@ -29,6 +29,14 @@ at::Tensor to_device(const at::Tensor& t, int device) {
       t, t.options().device(c10::Device(eager::kTpu, static_cast<c10::DeviceIndex>(device))));
 }
 
+// The CPU tensor that `t` stands for, or a copy of `t`.
+at::Tensor on_the_host(const at::Tensor& t,
+                       const std::vector<std::pair<at::Tensor, at::Tensor>>& copies) {
+  const auto copy = std::find_if(copies.begin(), copies.end(),
+                                 [&](const auto& c) { return c.second.is_same(t); });
+  return copy != copies.end() ? copy->first : t.cpu();
+}
+
 // Behind a program in which a loop has drawn random numbers, by what it says; waits for it.
 void move_generator(int device, const runtime::DeviceBufferPtr& steps) {
   TensorForm number;
@@ -193,11 +201,7 @@ CompiledGraph::Values CompiledGraph::bind(const Specialization& specialization,
     const bool on_host = i < on_host_.size() && on_host_[i];
     if (r.kind == Result::Kind::kGiven) {
       at::Tensor t = inputs[r.storage].toTensor();
-      if (on_host) {
-        const auto copy = std::find_if(copies.begin(), copies.end(),
-                                       [&](const auto& c) { return c.second.is_same(t); });
-        t = copy != copies.end() ? copy->first : t.cpu();
-      }
+      if (on_host) t = on_the_host(t, copies);
       out.emplace_back(std::move(t));
       continue;
     }
@@ -244,9 +248,7 @@ CompiledGraph::Values CompiledGraph::one_by_one(const Values& inputs, const Copi
     if (i >= on_host_.size() || !on_host_[i] || !results[i].isTensor()) continue;
     const at::Tensor t = results[i].toTensor();
     if (!t.defined()) continue;
-    const auto given = std::find_if(copies.begin(), copies.end(),
-                                    [&](const auto& c) { return c.second.is_same(t); });
-    results[i] = given != copies.end() ? given->first : t.cpu();
+    results[i] = on_the_host(t, copies);
   }
   for (size_t i = 0; i < copies.size(); ++i) {
     const auto& [original, copy] = copies[i];

@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import (
-    register_optimizer_step_pre_hook,
-)
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from torch_tpu import _C
 from torch_tpu.tpu import _step_scaler

@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 from torch_tpu import _C
 from torch_tpu.tpu import _step_scaler
 from torch_tpu.tpu._compiler_options import split
+from torch_tpu.tpu._instance_attribute import instance_attribute
 from torch_tpu.tpu._microbatches import Microbatches
 from torch_tpu.tpu._step_entry import PLAIN, RESULT, Arguments, Entry, Place
 from torch_tpu.tpu._step_numbers import Numbers, settings
@@ -145,7 +146,7 @@ class Capture:
                         stack.callback(group.__setitem__, "fused", group["fused"])
                         group["fused"] = False
                         stack.enter_context(
-                            _attribute(optimizer, "_step_supports_amp_scaling", False)
+                            instance_attribute(optimizer, "_step_supports_amp_scaling", False)
                         )
 
     def _watch_python(self, stack: contextlib.ExitStack) -> None:
@@ -171,14 +172,14 @@ class Capture:
         for optimizer in self.step._optimizers:
             if type(optimizer) is torch.optim.Adafactor:
                 method = types.MethodType(adafactor_step, optimizer)
-                stack.enter_context(_attribute(optimizer, "step", method))
+                stack.enter_context(instance_attribute(optimizer, "step", method))
         for scheduler in _schedulers_of(self.step._optimizers):
 
             def put_off(*args: Any, _scheduler: LRScheduler = scheduler, **kwargs: Any) -> None:
                 self.stepped.append((_scheduler, (args, kwargs)))
 
-            stack.enter_context(_attribute(scheduler, "step", put_off))
-            stack.enter_context(_attribute(scheduler, "get_last_lr", _no_last_rate))
+            stack.enter_context(instance_attribute(scheduler, "step", put_off))
+            stack.enter_context(instance_attribute(scheduler, "get_last_lr", _no_last_rate))
 
     # --- What came of it --------------------------------------------------------------------------
 
@@ -431,18 +432,3 @@ def _schedulers_of(optimizers: list[Optimizer]) -> list[LRScheduler]:
         for o in _C.live_objects(LRScheduler)
         if any(getattr(o, "optimizer", None) is optimizer for optimizer in optimizers)
     ]
-
-
-@contextlib.contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Puts an attribute on an object for a time."""
-    missing = object()
-    old = vars(owner).get(name, missing)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if old is missing:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, old)

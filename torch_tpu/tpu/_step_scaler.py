@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from torch_tpu import _C
+from torch_tpu.tpu._instance_attribute import instance_attribute
 from torch_tpu.tpu._step_watch import NotCapturableError
 
 SETTINGS = ("_enabled", "_growth_factor", "_backoff_factor", "_growth_interval")
@@ -45,7 +46,7 @@ def decided_in_program(scaler: GradScaler) -> Iterator[None]:
                     container[name] = kept
         return result
 
-    with _method(scaler, "_maybe_opt_step", step):
+    with instance_attribute(scaler, "_maybe_opt_step", step):
         yield
 
 
@@ -59,7 +60,7 @@ def noticing_skips(scaler: GradScaler, skipped: list[Optimizer]) -> Iterator[Non
             skipped.append(optimizer)
         return original(optimizer, state, *args, **kwargs)
 
-    with _method(scaler, "_maybe_opt_step", step):
+    with instance_attribute(scaler, "_maybe_opt_step", step):
         yield
 
 
@@ -84,17 +85,3 @@ def _contents(optimizer: Optimizer) -> list[tuple[Any, Any, torch.Tensor, torch.
         )
         if isinstance(value, torch.Tensor) and value.device.type == "tpu"
     ]
-
-
-@contextlib.contextmanager
-def _method(owner: Any, name: str, value: Callable[..., Any]) -> Iterator[None]:
-    missing = object()
-    old = vars(owner).get(name, missing)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        if old is missing:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, old)
