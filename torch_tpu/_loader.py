@@ -21,7 +21,7 @@ def load() -> None:
     torch.utils.rename_privateuse1_backend("tpu")
 
     from torch_tpu import _C, _backend, aot, decompositions, export, plugins, remote_cache, tpu
-    from torch_tpu.compiler import default
+    from torch_tpu.compiler import default, late_import
     from torch_tpu.tpu import _precision
 
     _C.set_torch_version(f"{torch.__version__} {torch.version.git_version}")
@@ -44,6 +44,7 @@ def load() -> None:
     sys.modules["torch.tpu.compiler"] = tpu.compiler
     setattr(torch.backends, "tpu", _backend)  # noqa: B010 - torch does not declare it
     default.install()
+    late_import.install()
     # The last one registered runs first.
     atexit.register(_C.leave_python)
     atexit.register(_C.finish)

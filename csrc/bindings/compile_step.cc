@@ -146,6 +146,7 @@ void bind_compile_step(py::module_& m) {
                if (program.compiled()) static_cast<void>(program.compiled()->executable());
              });
            })
+      .def("why_not", &StepProgram::why_not)
       .def_property_readonly("num_donated", &StepProgram::num_donated)
       .def_property_readonly("num_outputs", &StepProgram::num_outputs)
       .def("text", [](const StepProgram& program) {
@@ -159,19 +160,26 @@ void bind_compile_step(py::module_& m) {
       .def(
           "finish",
           [](StepTrace& trace, const std::vector<at::Tensor>& results,
-             const std::vector<at::Tensor>& kept, const py::dict& options) {
+             const std::vector<at::Tensor>& kept, const py::dict& options, bool writes) {
             return as_torch_errors([&] {
               return std::const_pointer_cast<StepProgram>(
-                  trace.finish(results, kept, options_from(options)));
+                  trace.finish(results, kept, options_from(options), writes));
             });
           },
-          py::arg("results"), py::arg("kept"), py::arg("options") = py::dict())
+          py::arg("results"), py::arg("kept"), py::arg("options") = py::dict(),
+          py::arg("writes") = true)
       .def(
           "number_input",
           [](StepTrace& trace, bool is_double) {
             return trace.number_input(is_double ? at::kDouble : at::kFloat);
           },
           py::arg("is_double"))
+      .def(
+          "share_equal",
+          [](StepTrace& trace, const std::vector<at::Tensor>& tensors) {
+            as_torch_errors([&] { trace.share_equal(tensors); });
+          },
+          py::arg("tensors"))
       .def_static("barrier", &StepTrace::barrier, py::arg("tensors"))
       .def("made_here", &StepTrace::made_here, py::arg("tensor"))
       .def("has_taken_in", &StepTrace::has_taken_in, py::arg("tensor"))

@@ -35,6 +35,25 @@ size_t StepProgram::num_donated() const {
                                            [](const auto& p) { return p.donated; }));
 }
 
+std::string StepProgram::why_not() const {
+  const auto storage = [&](uint32_t slot) -> const eager::DeviceStorage& {
+    return eager::device_storage(*held_[slot - num_inputs_].storage.unsafeGetStorageImpl());
+  };
+  for (const Same& same : same_) {
+    if (storage(same.slot).buffer() != storage(same.as).buffer()) {
+      return "tensors of one element that had the same value, such as the step counts of an "
+             "optimizer";
+    }
+  }
+  for (const Held& held : held_) {
+    const eager::DeviceStorage& one = eager::device_storage(*held.storage.unsafeGetStorageImpl());
+    if (held.layout != nullptr && one.contents().layout != held.layout) {
+      return "how a tensor that the step uses is laid out on the device";
+    }
+  }
+  return {};
+}
+
 std::optional<std::vector<at::Tensor>> StepProgram::run(
     const std::vector<at::Tensor>& inputs, const std::vector<double>& numbers,
     const std::optional<std::string>& new_because) const {
@@ -56,6 +75,9 @@ std::optional<std::vector<at::Tensor>> StepProgram::run(
     state->contents.push_back(storage.contents());
     if (state->contents.back().layout != held.layout) return std::nullopt;
   }
+  for (const Same& same : same_) {
+    if (state->contents[same.slot].buffer != state->contents[same.as].buffer) return std::nullopt;
+  }
   state->device = device_;
   for (size_t i = 0; i < numbers.size(); ++i) {
     state->numbers.push_back(number_of(numbers_[i], numbers[i]));
@@ -67,6 +89,9 @@ std::optional<std::vector<at::Tensor>> StepProgram::run(
                               new_because.value_or(""), *program_);
     }
     eager::launch(program_, *state, buffers);
+    for (const Same& same : same_) {
+      if (same.written) state->storages[same.slot]->set(state->storages[same.as]->buffer());
+    }
   }
   return bind(inputs, std::move(buffers));
 }

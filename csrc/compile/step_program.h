@@ -22,6 +22,9 @@ class StepProgram {
                                              const std::vector<double>& numbers,
                                              const std::optional<std::string>& new_because) const;
 
+  // Why the storages that the step keeps are not what run() expects; empty when they are.
+  std::string why_not() const;
+
   // Null when the step computes nothing.
   const runtime::CompiledProgramPtr& compiled() const { return program_->executable; }
   size_t num_donated() const;
@@ -43,12 +46,20 @@ class StepProgram {
     const runtime::Layout* layout = nullptr;  // null: it is only written
   };
 
+  // A storage that has held the same buffer as another one whenever the step began.
+  struct Same {
+    uint32_t slot = 0, as = 0;
+    bool written = false;  // both get the same new one
+  };
+
   std::vector<at::Tensor> bind(const std::vector<at::Tensor>& inputs,
                                eager::BufferList buffers) const;
 
   int device_ = 0;
   std::vector<uint64_t> key_;  // the inputs' signature
+  size_t num_inputs_ = 0;    // storages of theirs
   std::vector<Held> held_;     // their slots follow those of the inputs
+  std::vector<Same> same_;
   std::vector<stablehlo::ElementType> numbers_;
   std::vector<NewStorage> new_storages_;
   std::vector<Result> results_;

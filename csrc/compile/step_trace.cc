@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <algorithm>
+#include <map>
 
 #include "compile/lowering_target.h"
 #include "eager/compile_program.h"
@@ -11,6 +12,7 @@
 #include "eager/generator.h"
 #include "eager/scalar_types.h"
 #include "runtime/compile_service.h"
+#include "runtime/runtime.h"
 
 namespace torch_tpu::compile {
 
@@ -42,6 +44,7 @@ StepTrace::StepTrace(std::vector<at::Tensor> inputs)
       bases_(num_inputs_),
       generator_(eager::default_generator(state_.device)) {
   builder().set_float32_products(eager::float32_products(state_.precision()));
+  builder().share_equal_operations();
 }
 
 lowering::Platform StepTrace::platform() const {
@@ -116,6 +119,16 @@ void StepTrace::take_in(const at::Tensor& t) {
     bases_.resize(slot + 1);
   }
   storages_[slot] = t.storage();
+  made_.erase(storage.address());  // one that was made in the step and is gone had it
+  if (may_share_.contains(&storage)) {
+    const auto [known, is_new] = shared_.try_emplace(contents.buffer.get(), slot);
+    if (!is_new) {
+      same_as_.emplace(slot, known->second);
+      bases_[slot] = bases_[known->second];
+      storage.set_traced(bases_[slot]);
+      return;
+    }
+  }
   program_.parameters.push_back(
       {Program::Parameter::Kind::kStorage, false, static_cast<uint32_t>(slot)});
   bases_[slot] = builder().parameter(contents.layout->type);
@@ -162,6 +175,29 @@ at::Tensor StepTrace::number_input(c10::ScalarType dtype) {
       eager::make_tensor(nullptr, dtype, {}, {}, 0, c10::elementSize(dtype), state_.device);
   write(eager::device_storage(t), value);
   return t;
+}
+
+void StepTrace::share_equal(const std::vector<at::Tensor>& tensors) {
+  // One element's bytes, its layout and the buffer that has it.
+  std::map<std::pair<const runtime::Layout*, std::string>, runtime::DeviceBufferPtr> known;
+  std::unordered_map<const runtime::DeviceBuffer*, runtime::DeviceBufferPtr> equal;
+  for (const at::Tensor& t : tensors) {
+    if (!has_device_storage(t) || t.storage().nbytes() != t.itemsize()) continue;
+    DeviceStorage& storage = eager::device_storage(t);
+    const Contents contents = storage.contents();
+    if (!contents.buffer || contents.buffer->is_hollow() || storage.device() != state_.device ||
+        state_.find_slot(storage) >= 0) {
+      continue;
+    }
+    runtime::DeviceBufferPtr& same = equal[contents.buffer.get()];
+    if (!same) {
+      std::string bytes(t.itemsize(), '\0');
+      runtime::Runtime::get().to_host(*contents.buffer, bytes.data());
+      same = known.try_emplace({contents.layout, std::move(bytes)}, contents.buffer).first->second;
+    }
+    if (same != contents.buffer) storage.set(same);
+    may_share_.insert(&storage);
+  }
 }
 
 std::vector<at::Tensor> StepTrace::barrier(const std::vector<at::Tensor>& tensors) {
@@ -240,7 +276,8 @@ void StepTrace::add_result(const at::Tensor& t, StepProgram& out,
 
 std::shared_ptr<const StepProgram> StepTrace::finish(const std::vector<at::Tensor>& results,
                                                      const std::vector<at::Tensor>& kept,
-                                                     const pjrt::Options& options) {
+                                                     const pjrt::Options& options,
+                                                     bool writes) {
   pause();
   follow_generator();
   const auto out = std::make_shared<StepProgram>();
@@ -248,7 +285,16 @@ std::shared_ptr<const StepProgram> StepTrace::finish(const std::vector<at::Tenso
   for (const at::Tensor& t : results) add_result(t, *out, places);
   for (size_t slot = 0; slot < storages_.size(); ++slot) {
     if (!bases_[slot]) continue;
-    const sh::Value now = base(*state_.storages[slot]);
+    const sh::Value now = writes ? base(*state_.storages[slot]) : bases_[slot];
+    const auto same = same_as_.find(slot);
+    if (same != same_as_.end()) {
+      const size_t first = same->second;
+      const bool stays_same = !writes || now == base(*state_.storages[first]);
+      const bool changes = !(now == bases_[slot]);
+      out->same_.push_back({static_cast<uint32_t>(slot), static_cast<uint32_t>(first),
+                            stays_same && changes});
+      if (stays_same) continue;
+    }
     if (!(now == bases_[slot])) outputs_.write(static_cast<int>(slot), now);
   }
   for (size_t slot = num_inputs_; slot < storages_.size(); ++slot) {
@@ -275,6 +321,7 @@ std::shared_ptr<const StepProgram> StepTrace::finish(const std::vector<at::Tenso
                                                  "a step of torch.tpu.compile_step", options);
   }
   out->device_ = state_.device;
+  out->num_inputs_ = num_inputs_;
   out->key_ = std::move(key_);
   out->numbers_ = std::move(numbers_);
   out->program_ = std::make_shared<const Program>(std::move(program_));

@@ -30,15 +30,21 @@ class StepTrace : public eager::Trace {
   void pause() { guard_.reset(); }
   // The program: `results` are new tensors at every call; `kept` are tensors that were made in the
   // step and stay, to be given new values at every call. `options` are XLA's flags for it.
+  // Without `writes` the storages of before keep their contents when it runs.
   std::shared_ptr<const StepProgram> finish(const std::vector<at::Tensor>& results,
                                             const std::vector<at::Tensor>& kept,
-                                            const pjrt::Options& options);
+                                            const pjrt::Options& options, bool writes = true);
   // Storages of before hold what they held; those that were made in the step, and are not kept,
   // hold nothing.
   void end();
 
   // A 0-d floating-point tensor whose value comes with every call.
   at::Tensor number_input(c10::ScalarType dtype);
+
+  // Those of the tensors that hold one element and the same value, such as an optimizer's counts
+  // of steps, come to hold it in one buffer. The program has one parameter for them, and as long
+  // as the step does the same with all of them one result.
+  void share_equal(const std::vector<at::Tensor>& tensors);
 
   // The same tensors for what comes next in the step: the compiler computes all of them before
   // that.
@@ -72,6 +78,11 @@ class StepTrace : public eager::Trace {
   std::vector<c10::Storage> storages_;
   std::vector<stablehlo::Value> bases_;  // by slot; empty: not taken in
   std::unordered_set<uintptr_t> made_;
+  std::unordered_set<const eager::DeviceStorage*> may_share_;
+  // The slot whose parameter is a buffer's that several storages hold; and of those storages'
+  // slots, the one that has the parameter.
+  std::unordered_map<const runtime::DeviceBuffer*, size_t> shared_;
+  std::unordered_map<size_t, size_t> same_as_;
   std::vector<at::Tensor> kept_;
   std::vector<stablehlo::ElementType> numbers_;
   eager::Program program_;

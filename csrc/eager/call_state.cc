@@ -6,6 +6,7 @@
 #include "eager/device_context.h"
 #include "eager/moving_views.h"
 #include "eager/scalar_types.h"
+#include "eager/trace.h"
 
 namespace torch_tpu::eager {
 
@@ -302,6 +303,12 @@ int CallState::slot(DeviceStorage& storage) {
   const size_t added = storages.size();
   storages.push_back(&storage);
   contents.push_back(storage.contents());
+  if (contents.back().traced && !Trace::current()) [[unlikely]] {
+    TORCH_CHECK(false,
+                "a tensor is used that has no value: a training step that uses it is being traced, "
+                "or was when the tensor was made and kept. Use it after the step, and return from "
+                "the step what is needed outside of it");
+  }
   if (storages.size() >= kIndexFrom) index(added);
   return static_cast<int>(added);
 }

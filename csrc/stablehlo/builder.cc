@@ -156,10 +156,31 @@ void Builder::append_region(std::string_view op, const std::vector<TensorType>& 
   for (const int32_t id : parameters_) values_[static_cast<size_t>(id)].in_scope = true;
 }
 
+std::string Builder::shared_name(std::string_view op, const Values& operands,
+                                 std::string_view attributes,
+                                 const std::vector<TensorType>& results) const {
+  // A barrier is there to make the same values others.
+  if (depth_ > 0 || op == "stablehlo.optimization_barrier" || op == "stablehlo.custom_call") {
+    return {};
+  }
+  std::string name(op);
+  for (const Value v : operands) append_name(name, v.id());
+  name += ' ';
+  name += attributes;
+  for (const TensorType& type : results) append_type(name, type);
+  return name;
+}
+
 Values Builder::append(std::string_view op, const Values& operands, std::string_view attributes,
                        const std::vector<TensorType>& results,
                        const std::vector<std::pair<std::vector<TensorType>, Region>>& regions) {
   check_operands(op, operands);
+  std::string shared;
+  if (shares_equal_ && regions.empty()) {
+    shared = shared_name(op, operands, attributes, results);
+    const auto known = shared_.find(shared);
+    if (known != shared_.end()) return known->second;
+  }
   const size_t old_size = body_.size();
   const size_t old_values = values_.size();
   const size_t old_operations = num_operations_;
@@ -208,6 +229,7 @@ Values Builder::append(std::string_view op, const Values& operands, std::string_
     append_types(body_, made);
     if (parentheses) body_ += ')';
     body_ += '\n';
+    if (!shared.empty()) shared_.emplace(std::move(shared), made);
     return made;
   } catch (...) {
     // A refused operation leaves the program as it was, so that the caller can try another way.

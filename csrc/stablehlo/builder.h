@@ -86,6 +86,10 @@ class Builder {
   }
   bool float32_products_asked() const { return float32_products_asked_; }
 
+  // From now on an operation that is there already, outside of regions and with the same operands,
+  // is not appended again: it gives the same values.
+  void share_equal_operations() { shares_equal_ = true; }
+
   // What a transpose or a reshape was made of, for whoever would rather read that.
   struct Rearrangement {
     Value operand;
@@ -118,6 +122,9 @@ class Builder {
   };
 
   Value new_value(const TensorType& type);
+  // What an operation is known by among those that are shared; empty when it is not to be shared.
+  std::string shared_name(std::string_view op, const Values& operands, std::string_view attributes,
+                          const std::vector<TensorType>& results) const;
   void check_operands(std::string_view op, const Values& operands) const;
   void append_region(std::string_view op, const std::vector<TensorType>& arguments,
                      const Region& region);
@@ -128,6 +135,8 @@ class Builder {
   std::vector<int32_t> parameters_;  // value ids of main's arguments
   std::vector<std::pair<size_t, size_t>> aliases_;
   std::unordered_map<int32_t, Rearrangement> rearrangements_;  // by the result's id
+  bool shares_equal_ = false;
+  std::unordered_map<std::string, Values> shared_;
   std::string body_;
   size_t num_operations_ = 0;
   Float32Products float32_products_;

@@ -7,7 +7,7 @@ import functools
 import inspect
 import sysconfig
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch_tpu import _C
 from torch_tpu.tpu import _step_scaler
 from torch_tpu.tpu._compiler_options import flags_only
+from torch_tpu.tpu._live_objects import leaves, live_objects, new_apart
 from torch_tpu.tpu._microbatches import Microbatches
-from torch_tpu.tpu._step_capture import Capture, NotYetError, plain_leaves
+from torch_tpu.tpu._step_capture import Capture, NotYetError, OtherOptimizersError
 from torch_tpu.tpu._step_entry import Arguments, Entry
 from torch_tpu.tpu._step_numbers import Key, settings
 from torch_tpu.tpu._step_watch import NotCapturableError
@@ -45,9 +46,10 @@ def compile_step(
     """Make a training step one program, in which parameters and optimizer state are donated.
 
     ``fn`` is plain PyTorch: it clears gradients, runs the model, calls ``backward()``, clips, calls
-    ``step()`` of optimizers. Its first call runs eagerly, the second one is traced: operators are
-    lowered instead of being executed, autograd and the optimizers do what they always do. From
-    then on a call runs the program, and none of the Python code.
+    ``step()`` of optimizers. Its first call is traced: operators are lowered instead of being
+    executed, autograd and the optimizers do what they always do. From then on a call runs the
+    program, and none of the Python code. Where the first call does what only first calls do it runs
+    eagerly, and the second one is traced.
 
     Can be used as a decorator, with or without arguments.
 
@@ -127,7 +129,8 @@ class CompiledStep:
         self._settings: dict[Key, Any] = {}
         self._varying: set[Key] = set()
         self._constant: set[Key] = set()
-        self._warm = False
+        # Whether the optimizers that step are known, and have their state.
+        self._warm = self._tried_at_once = False
         self._traces = 0
         self._not_yet = 0
         self._reason: str | None = None
@@ -156,7 +159,7 @@ class CompiledStep:
         if not self._entries:
             raise RuntimeError(
                 "torch.tpu.compile_step: there is no program yet"
-                + (f": {self._reason}" if self._reason else "; call the step twice before")
+                + (f": {self._reason}" if self._reason else "; call the step before")
             )
         text: str = self._entries[0].program.text()
         return text
@@ -172,9 +175,10 @@ class CompiledStep:
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._reason is not None or _C.in_dry_run() or _C.checks_nan():
             return self._eagerly(args, kwargs)
-        if not self._warm:
-            return self._first(args, kwargs)
         arguments = Arguments(args, kwargs)
+        if not self._warm:
+            entry = self._traced_at_once(arguments)
+            return self._first(args, kwargs) if entry is None else self._begin(entry, arguments)
         changed = None
         for place, entry in enumerate(self._entries):
             if entry.key != arguments.key:
@@ -183,7 +187,9 @@ class CompiledStep:
             if changed is not None:
                 continue
             result = entry.run(arguments.tensors)
-            if result is not None:
+            if result is None:
+                changed = entry.program.why_not() or None
+            else:
                 if place:
                     self._entries.insert(0, self._entries.pop(place))
                 self._traces = 0
@@ -206,7 +212,8 @@ class CompiledStep:
 
     def _first(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs eagerly, to find the optimizers and let them make their state."""
-        gradients = {id(p): p.grad for p in plain_leaves()}
+        self._tried_at_once = True
+        gradients = {id(p): p.grad for p in leaves()}
         skipped: list[Optimizer] = []
         with contextlib.ExitStack() as stack:
             stack.callback(register_optimizer_step_pre_hook(self._note_optimizer).remove)
@@ -215,17 +222,19 @@ class CompiledStep:
             result = self._eagerly(args, kwargs)
         # An optimizer that a GradScaler has held back has no state yet.
         self._warm = all(any(o is known for known in self._optimizers) for o in skipped)
-        outlives = self._outliving_gradients()
-        for p in plain_leaves():
+        outlives = self._outliving_gradients(self._optimizers)
+        for p in leaves():
             if p.grad is not None and gradients.get(id(p)) is not p.grad and not outlives(p):
                 p.grad = None
         return result
 
-    def _outliving_gradients(self) -> Callable[[torch.Tensor], bool]:
+    def _outliving_gradients(
+        self, optimizers: Iterable[Optimizer]
+    ) -> Callable[[torch.Tensor], bool]:
         """Whose gradients, made in the step, outlive it: those that no optimizer in it has used."""
         used = {
             id(p)
-            for optimizer in self._optimizers
+            for optimizer in optimizers
             for group in optimizer.param_groups
             for p in group["params"]
         }
@@ -279,8 +288,11 @@ class CompiledStep:
         else:
             reason = changed
         # Those that were made for tensors that have been replaced would keep them alive.
-        current = [e for e in self._entries if not e.guards.obsolete()]
-        self._entries = [entry, *current[: self._max_programs - 1]]
+        self._entries = [e for e in self._entries if not e.guards.obsolete()]
+        return self._begin(entry, arguments, reason)
+
+    def _begin(self, entry: Entry, arguments: Arguments, reason: str = "") -> Any:
+        self._entries = [entry, *self._entries[: self._max_programs - 1]]
         result = entry.run(arguments.tensors, reason)
         if result is None:
             raise RuntimeError("torch.tpu.compile_step: the step changed its own arguments' layout")
@@ -288,14 +300,57 @@ class CompiledStep:
 
     def _traced(self, arguments: Arguments) -> Entry:
         try:
-            return Capture(self, arguments).entry
+            return Capture(self, arguments, self._optimizers).entry
         except NotCapturableError:
             if not self._varying:
                 raise
             # It may be that an optimizer takes a setting as nothing but a Python number.
             self._constant |= self._varying
             self._varying.clear()
-            return Capture(self, arguments).entry
+            return Capture(self, arguments, self._optimizers).entry
+
+    def _traced_at_once(self, arguments: Arguments) -> Entry | None:
+        """The program, traced at the first call; None where that has to run eagerly.
+
+        Then everything is as it was. What is wrong with the step, if something is, shows there.
+        """
+        if self._tried_at_once:
+            return None
+        self._tried_at_once = True
+        with new_apart():
+            if _step_scaler.existing():
+                return None  # whether its optimizers step at all is not known
+            optimizers = [o for o in live_objects(Optimizer) if _trains_on_device(o)]
+            before = list(self._capturable), list(self._moved)
+            for _ in range(2):
+                self._expect_cycles(optimizers)
+                try:
+                    entry = Capture(self, arguments, optimizers, first=True).entry
+                except OtherOptimizersError as error:
+                    optimizers = error.optimizers
+                except Exception:
+                    break
+                else:
+                    for optimizer in optimizers:
+                        self._note_optimizer(optimizer, (), {})
+                    self._warm = True
+                    return entry
+                self._capturable, self._moved = list(before[0]), list(before[1])
+            self._capturable, self._moved = before
+            self._varying.clear()
+        return None
+
+    def _expect_cycles(self, optimizers: list[Optimizer]) -> None:
+        """Some schedulers are known to change more than the rate."""
+        for scheduler in live_objects(LRScheduler):
+            if not getattr(scheduler, "cycle_momentum", False):
+                continue
+            for optimizer in optimizers:
+                if getattr(scheduler, "optimizer", None) is optimizer:
+                    for group in optimizer.param_groups:
+                        name = "momentum" if "momentum" in group else "betas"
+                        if name in group:
+                            self._varying.add((id(group), name))
 
     def _make_capturable(self, optimizer: Optimizer) -> None:
         """The state on the device, and the implementation that leaves it there."""
@@ -331,6 +386,11 @@ class CompiledStep:
             f"{reason}. It runs eagerly from now on, with the same results.",
             stacklevel=5,
         )
+
+
+def _trains_on_device(optimizer: Optimizer) -> bool:
+    groups = getattr(optimizer, "param_groups", ())
+    return any(p.device.type == "tpu" for group in groups for p in group["params"])
 
 
 def _where(fn: Callable[..., Any], error: BaseException | None) -> str:

@@ -14,7 +14,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils import _pytree as pytree
 
 from torch_tpu import _C
-from torch_tpu.tpu._warmup import _leaves
+from torch_tpu.tpu import _live_objects
+from torch_tpu.tpu._live_objects import live_objects
 
 
 class Microbatches:
@@ -37,7 +38,7 @@ class Microbatches:
         leaves, spec = pytree.tree_flatten((args, kwargs))
         size = self._batch_size(leaves)
         part = size // self._count
-        parameters = list(_parameters())
+        parameters = _parameters()
         gradients = [p.grad for p in parameters]
         results = []
         with contextlib.ExitStack() as stack:
@@ -120,16 +121,16 @@ def _is_batch(leaf: object, size: int) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.shape[0] == size
 
 
-def _parameters() -> Iterator[torch.Tensor]:
+def _parameters() -> list[torch.Tensor]:
     with torch._C.DisableTorchFunctionSubclass():
-        yield from [p for p in _leaves() if p.device.type == "tpu"]
+        return [p for p in _live_objects.leaves() if p.device.type == "tpu"]
 
 
 @contextlib.contextmanager
 def _held_back() -> Iterator[None]:
     """Optimizers, schedulers and gradient scalers do not step."""
     with contextlib.ExitStack() as stack:
-        for owner in _C.live_objects(Optimizer, LRScheduler, GradScaler):
+        for owner in live_objects(Optimizer, LRScheduler, GradScaler):
             is_scaler = issubclass(type(owner), GradScaler)
             for name in ("step", "unscale_", "update") if is_scaler else ("step",):
                 missing = object()
@@ -150,7 +151,7 @@ def _joined(results: list[Any], part: int) -> Any:
     flat = [pytree.tree_flatten(result) for result in results]
     spec = flat[-1][1]
     joined = []
-    for values in zip(*(leaves for leaves, _ in flat), strict=True):
+    for values in zip(*(values for values, _ in flat), strict=True):
         last = values[-1]
         if not isinstance(last, torch.Tensor):
             joined.append(last)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
+import sys
 import warnings
 from contextlib import ContextDecorator
+from pathlib import Path
 from types import TracebackType
 
 from torch_tpu import _C
@@ -74,5 +76,14 @@ def warn_of_passes(level: str) -> None:
         "of a TPU's matrix unit where 'medium', the default on this device, takes one. (Said once; "
         "to hide it, ignore warnings of category torch_tpu.PerformanceWarning.)",
         PerformanceWarning,
-        stacklevel=2,
+        stacklevel=_first_outside(),
     )
+
+
+def _first_outside() -> int:
+    """How many frames above its caller the first one is that is not this package's."""
+    own = str(Path(__file__).parents[1])
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import sys
+import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,12 +22,20 @@ from torch_tpu import _C
 from torch_tpu.tpu import _step_scaler
 from torch_tpu.tpu._compiler_options import split
 from torch_tpu.tpu._instance_attribute import instance_attribute
+from torch_tpu.tpu._live_objects import (
+    collect_everything,
+    leaves,
+    live_objects,
+    new_apart,
+    new_tensors,
+)
 from torch_tpu.tpu._microbatches import Microbatches
 from torch_tpu.tpu._step_entry import PLAIN, RESULT, Arguments, Entry, Place
 from torch_tpu.tpu._step_numbers import Numbers, settings
 from torch_tpu.tpu._step_randomness import Randomness
+from torch_tpu.tpu._step_state import make_state, scalars
 from torch_tpu.tpu._step_watch import NotCapturableError, Watch, adafactor_step
-from torch_tpu.tpu._warmup import _HostState, _leaves, _tensors
+from torch_tpu.tpu._warmup import _HostState
 from torch_tpu.tpu.compiler import current_compiler_options
 
 if TYPE_CHECKING:
@@ -38,12 +46,33 @@ class NotYetError(Exception):
     """The step did what only the first ones do: it has to run eagerly once more."""
 
 
-class Capture:
-    """One attempt to trace the step. `entry` is what came of it."""
+class OtherOptimizersError(NotYetError):
+    """Of the optimizers that were taken to step others have."""
 
-    def __init__(self, step: CompiledStep, arguments: Arguments) -> None:
+    def __init__(self, optimizers: list[Optimizer]) -> None:
+        super().__init__("optimizers step that did not before")
+        self.optimizers = optimizers
+
+
+class Capture:
+    """One attempt to trace the step. `entry` is what came of it.
+
+    `first`: the step has not run before. `optimizers` may step in it then, and get their state when
+    they do.
+    """
+
+    def __init__(
+        self,
+        step: CompiledStep,
+        arguments: Arguments,
+        optimizers: list[Optimizer],
+        first: bool = False,
+    ) -> None:
         self.step = step
         self.arguments = arguments
+        self.optimizers = optimizers
+        self.first = first
+        self.used: list[Optimizer] = []
         self.trace = _C.StepTrace(arguments.tensors)
         self.watch = Watch()
         self.modules: list[torch.nn.Module] = []
@@ -52,27 +81,35 @@ class Capture:
         self.numbers = self.watch.numbers = Numbers(self.trace.number_input)
         self.scalers = [(s, s._per_optimizer_states) for s in _step_scaler.existing()]
         self.value: Any = None
+        self.states: dict[tuple[int, Any, str], Any] = {}
         self.randomness = Randomness()
-        host = _HostState()
         torch.clear_autocast_cache()
-        host.__enter__()
-        self.host = host
-        try:
-            self.entry = self._trace()
-        except BaseException:
-            self.trace.end()
-            host.__exit__()
-            self.randomness.put_back()
-            raise
-        finally:
-            self.trace.end()
-            torch.clear_autocast_cache()
+        with new_apart():
+            self.host = _HostState()
+            self.host.__enter__()
+            try:
+                self.entry = self._trace()
+            except BaseException as error:
+                if first:
+                    _forget_frames(error)
+                    self.value, self.stepped, self.watch.refusal = None, [], None
+                    self.host.__exit__()
+                    self._compute_what_is_kept()
+                self.trace.end()
+                self.host.__exit__()
+                self.randomness.put_back()
+                raise
+            finally:
+                self.trace.end()
+                torch.clear_autocast_cache()
 
     def _trace(self) -> Entry:
-        step, trace = self.step, self.trace
-        states = _states(step._optimizers)
-        before = {id(p): (p, p.grad) for p in plain_leaves()}
+        trace = self.trace
+        self.states = _states(self.optimizers)
+        before = {id(p): (p, p.grad) for p in leaves()}
         failure: Exception | None = None
+        if not self.first:
+            trace.share_equal([t for o in self.optimizers for t in scalars(o)])
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             # Libraries ask torch.compiler.is_compiling() whether to leave out checks of values.
@@ -107,12 +144,53 @@ class Capture:
                         "it changes the learning rate itself; use a scheduler of "
                         "torch.optim.lr_scheduler, or change it between the calls"
                     )
-        self._check_states(states)
+        if self.first and len(self.used) < len(self.optimizers):
+            raise OtherOptimizersError(self.used)
+        self._check_states(self.states)
         for scaler, begun in self.scalers:
             _step_scaler.check_finished(scaler)
             if scaler._per_optimizer_states is not begun:
                 begun.clear()  # it has the step's tensors, and is held for the case of a failure
         return self._finish(before)
+
+    def _compute_what_is_kept(self) -> None:
+        """What an attempt that failed has made and code has kept gets its values.
+
+        It is in a cache, perhaps, where the next call will find it.
+        """
+        ours = {id(t) for t in self.numbers.tensors}
+        kept = [t for t in new_tensors() if self.trace.made_here(t) and id(t) not in ours]
+        if not kept:
+            return
+        with contextlib.suppress(RuntimeError):  # those stay without a value
+            program = self.trace.finish([], kept, {}, writes=False)
+            self.trace.end()
+            state = torch.tpu.get_rng_state()  # type: ignore[attr-defined]
+            program.run(self.arguments.tensors, [read() for read in self.numbers.reads])
+            torch.tpu.set_rng_state(state)  # type: ignore[attr-defined]
+
+    def _begin_state(self, optimizer: Optimizer) -> None:
+        """An optimizer steps for the first time: it gets its state, outside of the program."""
+        self.trace.pause()
+        self.watch.paused = True
+        before = _states([optimizer])
+        rates = {id(rate): place for place, (_, rate) in enumerate(self.rates)}
+        operands = [(g, g["lr"]) for g in optimizer.param_groups if id(g.get("lr")) in rates]
+        try:
+            self.step._make_capturable(optimizer)
+            for group, _ in operands:
+                group["lr"] = self.numbers.value(group["lr"])
+            make_state(optimizer)
+            self.step._make_capturable(optimizer)  # that may be on the CPU
+        finally:
+            for group, operand in operands:
+                group["lr"] = operand
+            self.watch.paused = False
+            self.trace.begin()
+        for key, value in _states([optimizer]).items():
+            if before.get(key) is not value:
+                self.states[key] = value
+        self.trace.share_equal(scalars(optimizer))
 
     def _call(self) -> Any:
         args, kwargs = self.arguments.restored()
@@ -125,7 +203,7 @@ class Capture:
 
         Each is a tensor of the program while the step is traced.
         """
-        for optimizer in self.step._optimizers:
+        for optimizer in self.optimizers:
             for group in optimizer.param_groups:
                 double = any(p.dtype == torch.float64 for p in group["params"])
                 rate = group.get("lr")
@@ -153,14 +231,20 @@ class Capture:
         """Learns which optimizers are used; schedulers' steps are put off."""
 
         def enter_optimizer(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-            if not any(optimizer is known for known in self.step._optimizers):
+            if not any(optimizer is known for known in self.optimizers):
                 raise NotYetError(f"a {type(optimizer).__name__} steps that did not before")
             if self.stepped:
                 raise NotCapturableError("a scheduler is stepped before an optimizer")
+            if not any(optimizer is used for used in self.used):
+                self.used.append(optimizer)
+                if self.first:
+                    self._begin_state(optimizer)
             self.watch.in_optimizer += 1
 
         def leave_optimizer(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
             self.watch.in_optimizer -= 1
+            # PyTorch's note of it for schedulers is taken where they have put it, in `step`.
+            optimizer._opt_called = True  # type: ignore[attr-defined]
 
         for handle in (
             register_optimizer_step_pre_hook(enter_optimizer),
@@ -169,11 +253,12 @@ class Capture:
             stack.callback(handle.remove)
         for scaler, _ in self.scalers:
             stack.enter_context(_step_scaler.decided_in_program(scaler))
-        for optimizer in self.step._optimizers:
+        for optimizer in self.optimizers:
             if type(optimizer) is torch.optim.Adafactor:
-                method = types.MethodType(adafactor_step, optimizer)
+                hooked: Any = Optimizer.profile_hook_step(adafactor_step)
+                method = types.MethodType(hooked, optimizer)
                 stack.enter_context(instance_attribute(optimizer, "step", method))
-        for scheduler in _schedulers_of(self.step._optimizers):
+        for scheduler in _schedulers_of(self.optimizers):
 
             def put_off(*args: Any, _scheduler: LRScheduler = scheduler, **kwargs: Any) -> None:
                 self.stepped.append((_scheduler, (args, kwargs)))
@@ -184,7 +269,7 @@ class Capture:
     # --- What came of it --------------------------------------------------------------------------
 
     def _check_states(self, before: dict[tuple[int, Any, str], Any]) -> None:
-        for key, value in _states(self.step._optimizers).items():
+        for key, value in _states(self.optimizers).items():
             if key not in before:
                 raise NotYetError("an optimizer makes new state at every call")
             if value is before[key]:
@@ -218,9 +303,9 @@ class Capture:
         trace, step, entry = self.trace, self.step, Entry()
         self.modules = _modules_with(trace.has_taken_in)
         kept = self._check_modules()
-        leaves, entry.spec = pytree.tree_flatten(self.value)
-        results = [self._result(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
-        entry.leaves = [RESULT if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        returned, entry.spec = pytree.tree_flatten(self.value)
+        results = [self._result(leaf) for leaf in returned if isinstance(leaf, torch.Tensor)]
+        entry.leaves = [RESULT if isinstance(leaf, torch.Tensor) else leaf for leaf in returned]
         entry.num_results = len(results)
         # The method is the class's again by now.
         entry.after = [
@@ -230,27 +315,28 @@ class Capture:
             )
             for scheduler, arguments in self.stepped
         ]
-        del leaves, self.value, self.stepped
+        del returned, self.value, self.stepped
         entry.gradients = []
-        outlives = step._outliving_gradients()
-        for p in plain_leaves():
+        outlives = step._outliving_gradients(self.optimizers)
+        for p in leaves():
             _, old = before.get(id(p), (p, None))
             if p.grad is old:
                 continue
             if p.device.type != "tpu":
                 raise NotCapturableError("it computes gradients on the CPU")
             if p.grad is not None and outlives(p):
+                if self.first:
+                    raise NotYetError("the next calls begin with gradients")
                 gradient = p.grad.detach()
                 kept.append(gradient)
                 entry.gradients.append((p, gradient))
             else:
                 entry.gradients.append((p, None))
             p.grad = None
-        gc.collect()
         self._check_survivors([*results, *kept, *self.numbers.tensors])
         entry.key = self.arguments.key
         entry.objects = [o for o in self.arguments.leaves if not isinstance(o, torch.Tensor)]
-        entry.optimizers = [(o, len(o.param_groups)) for o in step._optimizers]
+        entry.optimizers = [(o, len(o.param_groups)) for o in self.optimizers]
         entry.reads = list(self.numbers.reads)
         entry.conditions = list(self.numbers.conditions)
         entry.guards = self._guards(before, {id(p) for p, _ in entry.gradients})
@@ -302,16 +388,27 @@ class Capture:
                         self._carry(old, now, what)
                         container[key] = old
                     elif self.trace.made_here(now):
+                        if self.first:
+                            raise NotYetError(f"{what} becomes a tensor")
                         container[key] = now.detach()
                         kept.append(container[key])
         return kept
 
     def _check_survivors(self, known: list[torch.Tensor]) -> None:
         ours = {id(t) for t in known}
-        with torch._C.DisableTorchFunctionSubclass():
-            held = [
-                tuple(t.shape) for t in _tensors() if self.trace.made_here(t) and id(t) not in ours
-            ]
+
+        def kept() -> list[tuple[int, ...]]:
+            with torch._C.DisableTorchFunctionSubclass():
+                return [
+                    tuple(t.shape)
+                    for t in new_tensors()
+                    if self.trace.made_here(t) and id(t) not in ours
+                ]
+
+        held = kept()
+        if held:
+            collect_everything()
+            held = kept()
         if held:
             raise NotCapturableError(
                 f"{len(held)} tensors that it makes are kept outside (sizes {held[:4]}), in a list "
@@ -346,7 +443,7 @@ class Capture:
             guards.add(vars(scaler), "_growth_tracker", scaler._growth_tracker, False)
             for name in _step_scaler.SETTINGS:
                 guards.add(vars(scaler), name, vars(scaler)[name], True)
-        for optimizer in self.step._optimizers:
+        for optimizer in self.optimizers:
             guards.add(vars(optimizer), "state", optimizer.state, False)
             guards.add(vars(optimizer), "param_groups", optimizer.param_groups, False)
             for group in optimizer.param_groups:
@@ -380,9 +477,11 @@ class Capture:
         return guards
 
 
-def plain_leaves() -> Iterator[torch.Tensor]:
-    with torch._C.DisableTorchFunctionSubclass():
-        yield from list(_leaves())
+def _forget_frames(error: BaseException | None) -> None:
+    """Lets go of what the functions that have ended by an exception had."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _modules_with(used: Callable[[torch.Tensor], bool]) -> list[torch.nn.Module]:
@@ -391,7 +490,7 @@ def _modules_with(used: Callable[[torch.Tensor], bool]) -> list[torch.nn.Module]
     Of all that exist: however the step comes by them.
     """
     existing = [
-        o for o in _C.live_objects(torch.nn.Module) if isinstance(vars(o).get("_buffers"), dict)
+        o for o in live_objects(torch.nn.Module) if isinstance(vars(o).get("_buffers"), dict)
     ]
     owners = {
         id(module)
@@ -429,6 +528,6 @@ def _states(optimizers: list[Optimizer]) -> dict[tuple[int, Any, str], Any]:
 def _schedulers_of(optimizers: list[Optimizer]) -> list[LRScheduler]:
     return [
         o
-        for o in _C.live_objects(LRScheduler)
+        for o in live_objects(LRScheduler)
         if any(getattr(o, "optimizer", None) is optimizer for optimizer in optimizers)
     ]

@@ -119,6 +119,10 @@ class Numbers:
             for i in range(len(value))
         )
 
+    def value(self, tensor: torch.Tensor) -> float:
+        """The number that a tensor stands for, as it is in the call that is traced."""
+        return self._values[self._places[id(tensor)]]
+
     def call(self, name: str, args: tuple[Any, ...]) -> tuple[Any] | None:
         """The result of a function of these numbers and Python's, if that is what it is."""
         if name.endswith("_") and not name.startswith("__"):

@@ -15,8 +15,8 @@ import torch
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
-from torch_tpu import _C
 from torch_tpu.tpu._instance_attribute import instance_attribute
+from torch_tpu.tpu._live_objects import live_objects
 from torch_tpu.tpu._step_watch import NotCapturableError
 
 SETTINGS = ("_enabled", "_growth_factor", "_backoff_factor", "_growth_interval")
@@ -24,7 +24,7 @@ SETTINGS = ("_enabled", "_growth_factor", "_backoff_factor", "_growth_interval")
 
 def existing() -> list[GradScaler]:
     """The scalers that there are and that scale."""
-    return [scaler for scaler in _C.live_objects(GradScaler) if scaler.is_enabled()]
+    return [scaler for scaler in live_objects(GradScaler) if scaler.is_enabled()]
 
 
 @contextlib.contextmanager

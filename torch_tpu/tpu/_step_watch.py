@@ -47,6 +47,8 @@ class Watch(TorchFunctionMode):
         self.numbers: Numbers | None = None
         #: In how many calls of optimizer.step() we are.
         self.in_optimizer = 0
+        #: While what runs is not traced.
+        self.paused = False
         # CPU tensors that were made in the step of nothing but Python's numbers, by identity.
         self._constants: dict[int, torch.Tensor] = {}
 
@@ -58,6 +60,8 @@ class Watch(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if self.paused:
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if self.in_optimizer and name == "item" and _on_device(args[0]):
             return args[0]

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 
 from torch_tpu import _C
+from torch_tpu.tpu._live_objects import leaves, live_objects
 
 # Dry runs follow each other: two of them could share tensors.
 _one_at_a_time = threading.Lock()
@@ -171,10 +172,10 @@ class _HostState:
         self._containers: dict[int, tuple[Any, Any]] = {}
         self._scalars: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._gradients: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
-        for item in _C.live_objects(*self._KINDS):
+        for item in live_objects(*self._KINDS):
             self._save(vars(item), max(self._LEVELS.get(t, 0) for t in type(item).__mro__))
         with torch._C.DisableTorchFunctionSubclass():
-            for tensor in _leaves():
+            for tensor in leaves():
                 self._gradients[id(tensor)] = tensor, tensor.grad
 
     def __exit__(self, *error: object) -> None:
@@ -185,7 +186,7 @@ class _HostState:
                 if not torch.equal(scalar, saved):
                     scalar.copy_(saved)
         with torch._C.DisableTorchFunctionSubclass():
-            for tensor in _leaves():
+            for tensor in leaves():
                 gradient = self._gradients.get(id(tensor), (tensor, None))[1]
                 if tensor.grad is not gradient:
                     tensor.grad = gradient
@@ -212,22 +213,10 @@ def _put_back(container: Any, copy: Any) -> None:
         container.update(copy)
 
 
-def _tensors() -> list[torch.Tensor]:
-    return _C.live_objects(torch.Tensor)
-
-
-def _leaves() -> Iterator[torch.Tensor]:
-    """The tensors that can have a gradient."""
-    for tensor in _tensors():
-        lazy = torch.nn.parameter.is_lazy(tensor)
-        if not lazy and tensor.requires_grad and tensor.is_leaf:
-            yield tensor
-
-
 def _warn_of_hollow_tensors() -> None:
     gc.collect()
     with torch._C.DisableTorchFunctionSubclass():
-        hollow = [t for t in _tensors() if _C.is_hollow(t)]
+        hollow = [t for t in live_objects(torch.Tensor) if _C.is_hollow(t)]
     if not hollow:
         return
     sizes = ", ".join(str(shape) for shape in sorted(tuple(t.shape) for t in hollow)[:5])
