@@ -4,9 +4,6 @@ The work is the training step of `compile.py`. Each contender runs twice a round
 with an empty compilation cache, which is kept in files, and with what the first run has left there.
 The contenders take turns. The table has medians, and the median over the rounds of the ratio to
 jax's time in the same round. A contender whose package is not installed is left out by name.
-
-Of `compile_step` the first step runs operator by operator, and the second is the first that is one
-program.
 """
 
 from __future__ import annotations

@@ -20,12 +20,12 @@ def load() -> None:
 
     torch.utils.rename_privateuse1_backend("tpu")
 
-    from torch_tpu import _C, _backend, aot, decompositions, export, plugins, remote_cache, tpu
-    from torch_tpu.compiler import default, late_import
+    from torch_tpu import _C, _backend, aot, decompositions, export, remote_cache, tpu
+    from torch_tpu.compiler import default
     from torch_tpu.tpu import _precision
 
     _C.set_torch_version(f"{torch.__version__} {torch.version.git_version}")
-    _C.set_plugin_search(plugins.find_plugins)
+    _C.set_plugin_search(_at_first_use)
     _C.set_decomposition(decompositions.run)
     _C.set_remote_stores(remote_cache.RemoteStore)
     _C.set_stack_source(tpu._explain.user_stack)
@@ -44,8 +44,16 @@ def load() -> None:
     sys.modules["torch.tpu.compiler"] = tpu.compiler
     setattr(torch.backends, "tpu", _backend)  # noqa: B010 - torch does not declare it
     default.install()
-    late_import.install()
     # The last one registered runs first.
     atexit.register(_C.leave_python)
     atexit.register(_C.finish)
     _loaded = True
+
+
+def _at_first_use() -> tuple[list[str], list[str]]:
+    """Where plugins may be; asked for when the device is used for the first time."""
+    from torch_tpu import plugins
+    from torch_tpu.compiler import late_import
+
+    late_import.install()
+    return plugins.find_plugins()

@@ -4,10 +4,12 @@ The names are those of ``torch.cuda``, so that code written for it changes in th
 only. Nothing here loads a plugin before the device is used.
 """
 
+from typing import TYPE_CHECKING
+
 from torch_tpu import aot, export
 from torch_tpu.tpu import _utils, compilation_cache, compiler, debug, optimizers
 from torch_tpu.tpu._amp import get_amp_supported_dtype, is_bf16_supported
-from torch_tpu.tpu._compile_step import CompiledStep, compile_step
+from torch_tpu.tpu._compile_step import compile_step
 from torch_tpu.tpu._compile_times import CompileTimes, compile_times
 from torch_tpu.tpu._device import (
     current_device,
@@ -72,6 +74,9 @@ from torch_tpu.tpu._streams import (
 )
 from torch_tpu.tpu._warmup import WarmupReport, warmup
 from torch_tpu.tpu.compilation_cache import _get_cache_stats
+
+if TYPE_CHECKING:
+    from torch_tpu.tpu._compiled_step import CompiledStep
 
 # Read by torch.utils.checkpoint: whether the device's random state can be saved. It always can,
 # without the device being started.
@@ -155,3 +160,11 @@ __all__ = [
     "synchronize",
     "warmup",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "CompiledStep":
+        from torch_tpu.tpu._compiled_step import CompiledStep
+
+        return CompiledStep
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

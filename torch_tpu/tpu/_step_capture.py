@@ -39,7 +39,7 @@ from torch_tpu.tpu._warmup import _HostState
 from torch_tpu.tpu.compiler import current_compiler_options
 
 if TYPE_CHECKING:
-    from torch_tpu.tpu._compile_step import CompiledStep
+    from torch_tpu.tpu._compiled_step import CompiledStep
 
 
 class NotYetError(Exception):

@@ -7,13 +7,16 @@ the shorter form for a model with one loss, and optimizers that do not have thei
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from torch_tpu.tpu._compile_step import CompiledStep, compile_step
+from torch_tpu.tpu._compile_step import compile_step
+
+if TYPE_CHECKING:
+    from torch_tpu.tpu._compiled_step import CompiledStep
 
 Loss = Callable[..., torch.Tensor]
 
