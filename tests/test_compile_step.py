@@ -1156,17 +1156,71 @@ def test_a_first_call_that_runs_eagerly_finds_everything_as_it_was() -> None:
     assert losses == pytest.approx(expected, rel=1e-4)
 
 
-def test_other_optimizers_are_left_alone() -> None:
-    """Of all that there are, the ones that step have something to do with the program."""
+@pytest.mark.parametrize("hidden", [False, True])
+def test_which_optimizers_step(hidden: bool) -> None:
+    """They are found wherever they are, and those that do not step are left alone."""
+
+    class Holder:
+        __slots__ = ("optimizer",)
+        optimizer: torch.optim.Optimizer
+
     idle = torch.optim.Adam(small_model(DEVICE).parameters(), lr=0.01)
-    pair = Pair()
-    pair.run(2)
+    holder = Holder()
+
+    def stepper(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+        holder.optimizer = optimizer
+        params = list(model.parameters())
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss = ((model(x) - y) ** 2).mean()
+            loss.backward()
+            (holder.optimizer if hidden else optimizer).step()
+            for p in params:
+                p.grad = None
+            return loss if idle.param_groups else y
+
+        return step
+
+    pair = Pair(make_step=stepper)
+    holder.optimizer = pair.tpu_optimizer
+    if hidden:
+        pair.cpu_step = stepper(pair.cpu, pair.cpu_optimizer)
+        for x, y in seeded_data(2):
+            holder.optimizer = pair.cpu_optimizer
+            pair.cpu_step(x, y)
+        holder.optimizer = pair.tpu_optimizer
+        for x, y in seeded_data(2):
+            pair.tpu_step(x.to(DEVICE), y.to(DEVICE))
+    else:
+        pair.run(2)
     pair.check()
     one_program(pair.tpu_step)
     assert not idle.state and idle.param_groups[0]["lr"] == 0.01
     assert not idle.param_groups[0]["capturable"]
     assert pair.tpu_optimizer.param_groups[0]["capturable"]
     assert [o for o, _ in pair.tpu_step._entries[0].optimizers] == [pair.tpu_optimizer]
+
+
+def test_two_threads_begin_at_once() -> None:
+    """Each with a model and an optimizer of its own."""
+    pairs = [Pair(), Pair()]
+    errors: list[BaseException] = []
+
+    def train(pair: Pair) -> None:
+        try:
+            pair.run(6)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=train, args=(pair,)) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors, errors
+    for pair in pairs:
+        pair.check()
+        one_program(pair.tpu_step)
 
 
 def test_step_counts_that_are_not_equal_any_more() -> None:

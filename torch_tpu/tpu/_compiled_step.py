@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import sysconfig
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -23,10 +24,13 @@ from torch_tpu.tpu._microbatches import Microbatches
 from torch_tpu.tpu._step_capture import Capture, NotYetError, OtherOptimizersError
 from torch_tpu.tpu._step_entry import Arguments, Entry
 from torch_tpu.tpu._step_numbers import Key, settings
+from torch_tpu.tpu._step_optimizers import reachable_optimizers
 from torch_tpu.tpu._step_watch import NotCapturableError
 
 # How often in a row a step may be traced because something it was made for is another thing.
 _MAX_TRACES = 12
+# How often the first call may be traced because another optimizer is found to step.
+_MAX_OPTIMIZERS = 6
 _STANDARD = sysconfig.get_path("stdlib")
 _LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
@@ -146,7 +150,13 @@ class CompiledStep:
         gradients = {id(p): p.grad for p in leaves()}
         skipped: list[Optimizer] = []
         with contextlib.ExitStack() as stack:
-            stack.callback(register_optimizer_step_pre_hook(self._note_optimizer).remove)
+            here = threading.get_ident()
+
+            def note(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+                if threading.get_ident() == here:
+                    self._note_optimizer(optimizer)
+
+            stack.callback(register_optimizer_step_pre_hook(note).remove)
             for scaler in _step_scaler.existing():
                 stack.enter_context(_step_scaler.noticing_skips(scaler, skipped))
             result = self._eagerly(args, kwargs)
@@ -170,7 +180,7 @@ class CompiledStep:
         }
         return lambda p: self._keep_gradients or id(p) not in used
 
-    def _note_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _note_optimizer(self, optimizer: Optimizer) -> None:
         if not any(optimizer is known for known in self._optimizers):
             self._optimizers.append(optimizer)
             for group, name, value in settings(optimizer):
@@ -250,9 +260,9 @@ class CompiledStep:
         with new_apart():
             if _step_scaler.existing():
                 return None  # whether its optimizers step at all is not known
-            optimizers = [o for o in live_objects(Optimizer) if _trains_on_device(o)]
+            optimizers = reachable_optimizers(self._fn)
             before = list(self._capturable), list(self._moved)
-            for _ in range(2):
+            for _ in range(_MAX_OPTIMIZERS):
                 self._expect_cycles(optimizers)
                 try:
                     entry = Capture(self, arguments, optimizers, first=True).entry
@@ -262,7 +272,7 @@ class CompiledStep:
                     break
                 else:
                     for optimizer in optimizers:
-                        self._note_optimizer(optimizer, (), {})
+                        self._note_optimizer(optimizer)
                     self._warm = True
                     return entry
                 self._capturable, self._moved = list(before[0]), list(before[1])
@@ -316,11 +326,6 @@ class CompiledStep:
             f"{reason}. It runs eagerly from now on, with the same results.",
             stacklevel=5,
         )
-
-
-def _trains_on_device(optimizer: Optimizer) -> bool:
-    groups = getattr(optimizer, "param_groups", ())
-    return any(p.device.type == "tpu" for group in groups for p in group["params"])
 
 
 def _where(fn: Callable[..., Any], error: BaseException | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -129,22 +130,26 @@ def _parameters() -> list[torch.Tensor]:
 @contextlib.contextmanager
 def _held_back() -> Iterator[None]:
     """Optimizers, schedulers and gradient scalers do not step."""
+    here = threading.get_ident()
+
+    def unless_elsewhere(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*args: Any, **kwargs: Any) -> Any:
+            return None if threading.get_ident() == here else original(*args, **kwargs)
+
+        return step
+
     with contextlib.ExitStack() as stack:
         for owner in live_objects(Optimizer, LRScheduler, GradScaler):
             is_scaler = issubclass(type(owner), GradScaler)
             for name in ("step", "unscale_", "update") if is_scaler else ("step",):
                 missing = object()
                 old = vars(owner).get(name, missing)
-                setattr(owner, name, _no_step)
+                setattr(owner, name, unless_elsewhere(getattr(owner, name)))
                 if old is missing:
                     stack.callback(delattr, owner, name)
                 else:
                     stack.callback(setattr, owner, name, old)
         yield
-
-
-def _no_step(*args: Any, **kwargs: Any) -> None:
-    return None
 
 
 def _joined(results: list[Any], part: int) -> Any:

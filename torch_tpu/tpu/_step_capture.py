@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable
@@ -47,7 +48,7 @@ class NotYetError(Exception):
 
 
 class OtherOptimizersError(NotYetError):
-    """Of the optimizers that were taken to step others have."""
+    """The optimizers that step are others than was thought."""
 
     def __init__(self, optimizers: list[Optimizer]) -> None:
         super().__init__("optimizers step that did not before")
@@ -72,7 +73,9 @@ class Capture:
         self.arguments = arguments
         self.optimizers = optimizers
         self.first = first
+        # Those that have stepped; and all that are to be taken for the next attempt.
         self.used: list[Optimizer] = []
+        self.others: list[Optimizer] = []
         self.trace = _C.StepTrace(arguments.tensors)
         self.watch = Watch()
         self.modules: list[torch.nn.Module] = []
@@ -90,13 +93,14 @@ class Capture:
             try:
                 self.entry = self._trace()
             except BaseException as error:
+                mine = self._owns()
                 if first:
                     _forget_frames(error)
                     self.value, self.stepped, self.watch.refusal = None, [], None
-                    self.host.__exit__()
+                    self.host.put_back(mine)
                     self._compute_what_is_kept()
                 self.trace.end()
-                self.host.__exit__()
+                self.host.put_back(mine)
                 self.randomness.put_back()
                 raise
             finally:
@@ -127,6 +131,8 @@ class Capture:
                 failure = error
             finally:
                 trace.pause()
+            if self.others:
+                raise OtherOptimizersError(self.others)
             if self.watch.refusal is not None:
                 raise self.watch.refusal
             if trace.refusal:
@@ -152,6 +158,19 @@ class Capture:
             if scaler._per_optimizer_states is not begun:
                 begun.clear()  # it has the step's tensors, and is held for the case of a failure
         return self._finish(before)
+
+    def _owns(self) -> Callable[[object], bool]:
+        """Which objects, and leaves, the step may have changed, and not another thread."""
+        if threading.active_count() == 1:
+            return lambda owner: True
+        modules = _modules_with(self.trace.has_taken_in)
+        optimizers = [*self.optimizers, *self.used, *self.others]
+        owned = {id(o) for o in (*modules, *optimizers, *_schedulers_of(optimizers))}
+        owned.update(id(p) for m in modules for p in m.parameters(recurse=False))
+        owned.update(id(p) for o in optimizers for g in o.param_groups for p in g["params"])
+        owned.update(id(scaler) for scaler, _ in self.scalers)
+        leaf = self.trace.has_taken_in
+        return lambda owner: id(owner) in owned or (isinstance(owner, torch.Tensor) and leaf(owner))
 
     def _compute_what_is_kept(self) -> None:
         """What an attempt that failed has made and code has kept gets its values.
@@ -230,8 +249,14 @@ class Capture:
     def _watch_python(self, stack: contextlib.ExitStack) -> None:
         """Learns which optimizers are used; schedulers' steps are put off."""
 
+        here = threading.get_ident()
+
         def enter_optimizer(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            if threading.get_ident() != here:
+                return
             if not any(optimizer is known for known in self.optimizers):
+                if self.first:
+                    self.others = [*self.optimizers, optimizer]
                 raise NotYetError(f"a {type(optimizer).__name__} steps that did not before")
             if self.stepped:
                 raise NotCapturableError("a scheduler is stepped before an optimizer")
@@ -242,6 +267,8 @@ class Capture:
             self.watch.in_optimizer += 1
 
         def leave_optimizer(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+            if threading.get_ident() != here:
+                return
             self.watch.in_optimizer -= 1
             # PyTorch's note of it for schedulers is taken where they have put it, in `step`.
             optimizer._opt_called = True  # type: ignore[attr-defined]
@@ -318,9 +345,10 @@ class Capture:
         del returned, self.value, self.stepped
         entry.gradients = []
         outlives = step._outliving_gradients(self.optimizers)
+        owns = self._owns()
         for p in leaves():
             _, old = before.get(id(p), (p, None))
-            if p.grad is old:
+            if p.grad is old or not owns(p):
                 continue
             if p.device.type != "tpu":
                 raise NotCapturableError("it computes gradients on the CPU")
@@ -373,7 +401,7 @@ class Capture:
                 module._buffers,
             )
             for container in containers:
-                _, copy = self.host._containers.get(id(container), (None, container))
+                copy = self.host.before(container)
                 for key, now in list(container.items()):
                     old = copy.get(key)
                     what = f"{key!r} of {type(module).__name__}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +32,11 @@ def existing() -> list[GradScaler]:
 def decided_in_program(scaler: GradScaler) -> Iterator[None]:
     """While a step is traced: ``scaler.step`` does not ask the device whether to step."""
 
+    here, original = threading.get_ident(), scaler._maybe_opt_step
+
     def step(optimizer: Optimizer, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != here:
+            return original(optimizer, state, *args, **kwargs)
         found = list(state["found_inf_per_device"].values())
         skip = functools.reduce(torch.add, found) != 0
         before = _contents(optimizer)
@@ -53,10 +58,12 @@ def decided_in_program(scaler: GradScaler) -> Iterator[None]:
 @contextlib.contextmanager
 def noticing_skips(scaler: GradScaler, skipped: list[Optimizer]) -> Iterator[None]:
     """Notes the optimizers that do not step because of their gradients."""
-    original = scaler._maybe_opt_step
+    here, original = threading.get_ident(), scaler._maybe_opt_step
 
     def step(optimizer: Optimizer, state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if any(found.item() for found in state["found_inf_per_device"].values()):
+        if threading.get_ident() == here and any(
+            found.item() for found in state["found_inf_per_device"].values()
+        ):
             skipped.append(optimizer)
         return original(optimizer, state, *args, **kwargs)
 

@@ -169,18 +169,25 @@ class _HostState:
     _KINDS = tuple(_LEVELS)
 
     def __enter__(self) -> None:
-        self._containers: dict[int, tuple[Any, Any]] = {}
+        # By identity: an object's container with a copy, and the object.
+        self._containers: dict[int, tuple[Any, Any, object]] = {}
         self._scalars: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._gradients: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
         for item in live_objects(*self._KINDS):
-            self._save(vars(item), max(self._LEVELS.get(t, 0) for t in type(item).__mro__))
+            levels = max(self._LEVELS.get(t, 0) for t in type(item).__mro__)
+            self._save(vars(item), levels, item)
         with torch._C.DisableTorchFunctionSubclass():
             for tensor in leaves():
                 self._gradients[id(tensor)] = tensor, tensor.grad
 
     def __exit__(self, *error: object) -> None:
-        for container, contents in self._containers.values():
-            _put_back(container, contents)
+        self.put_back(lambda _: True)
+
+    def put_back(self, owns: Callable[[object], bool]) -> None:
+        """Put back what belongs to objects, or is the gradient of tensors, that ``owns`` takes."""
+        for container, contents, owner in self._containers.values():
+            if owns(owner):
+                _put_back(container, contents)
         with torch.inference_mode():
             for scalar, saved in self._scalars.values():
                 if not torch.equal(scalar, saved):
@@ -188,16 +195,22 @@ class _HostState:
         with torch._C.DisableTorchFunctionSubclass():
             for tensor in leaves():
                 gradient = self._gradients.get(id(tensor), (tensor, None))[1]
-                if tensor.grad is not gradient:
+                if tensor.grad is not gradient and owns(tensor):
                     tensor.grad = gradient
 
-    def _save(self, value: Any, levels: int) -> None:
+    def before(self, container: Any) -> Any:
+        """What a dictionary or list held; itself if it is none of those that are kept."""
+        return (
+            self._containers[id(container)][1] if id(container) in self._containers else container
+        )
+
+    def _save(self, value: Any, levels: int, owner: object) -> None:
         if type(value) in (dict, OrderedDict, defaultdict, list):
             if levels < 0 or id(value) in self._containers:
                 return
-            self._containers[id(value)] = value, value.copy()
+            self._containers[id(value)] = value, value.copy(), owner
             for inner in value.values() if isinstance(value, dict) else value:
-                self._save(inner, levels - 1)
+                self._save(inner, levels - 1, owner)
         elif type(value) is torch.Tensor and value.dim() == 0 and value.device.type == "cpu":
             # Such as an optimizer's count of steps, which is changed in place.
             self._scalars[id(value)] = value, value.detach().clone()
