@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,10 @@ y = (x.sin() @ x.T).relu().sum(1).cpu()
 NO_PLUGIN = {"TORCH_TPU_PJRT_PLUGIN": "/nonexistent/plugin.so"}
 
 
-# Runs commands one after another: most of the time of one is spent on importing torch.
+# Runs commands one after another, as `python -m` does: none imports torch.
 WORKER = """
 import contextlib, io, json, sys
+sys.argv[0] = "-m"
 from torch_tpu.__main__ import main
 for line in sys.stdin:
     out, err = io.StringIO(), io.StringIO()
@@ -38,6 +40,7 @@ for line in sys.stdin:
             status = main(json.loads(line))
         except SystemExit as end:
             status = end.code
+    assert "torch" not in sys.modules, line
     print(json.dumps([status, out.getvalue(), err.getvalue()]), flush=True)
 """
 
@@ -133,8 +136,10 @@ def damage(path: Path) -> None:
 
 
 def test_help_and_version_do_not_import_torch() -> None:
-    arguments = (["--version"], ["--help"], ["cache", "list", "--help"])
-    for words, shown in zip(arguments, ("torch_tpu 0.", "cache", "--sort"), strict=True):
+    arguments = (["--version"], ["--help"], ["cache", "list", "--help"], ["cache", "path"])
+    for words, shown in zip(
+        arguments, ("torch_tpu 0.", "cache", "--sort", "persistent"), strict=True
+    ):
         done = subprocess.run(
             [sys.executable, "-X", "importtime", "-m", "torch_tpu", *words],
             capture_output=True,
@@ -168,9 +173,12 @@ def test_the_module_runs(filled: Cache) -> None:
 def test_wrong_usage(filled: Cache) -> None:
     assert "usage: python -m torch_tpu cache" in filled.run(status=2)
     assert "invalid choice" in filled.run("list", "--tier", "moon", status=2)
-    assert "expected a size" in filled.run("prune", "--max-size", "much", status=2)
+    assert "expected a number of bytes" in filled.run("prune", "--max-size", "much", status=2)
+    assert "expected a number of bytes" in filled.run("prune", "--max-size", "1.5", status=2)
     assert "expected an age" in filled.run("prune", "--older-than", "1", status=2)
     assert "expected a number" in filled.run("list", "--limit", "-1", status=2)
+    assert "drop --brief" in filled.run("list", "--brief", "--match", "sin", status=2)
+    assert "invalid choice" in filled.run("export", "--kind", "tune", "x", status=2)
 
 
 def test_wrong_environment(filled: Cache) -> None:
@@ -228,6 +236,69 @@ def test_list_sorts_and_limits(filled: Cache) -> None:
     assert filled.json("list", "--limit", "0") == []
     assert set(column("kind", "--brief")) == {""}
     assert "2 of" in filled.run("list", "--limit", "2").splitlines()[-1]
+
+
+def test_looking_at_entries_is_no_use_of_them(cache: Cache, tmp_path: Path) -> None:
+    """What is listed, counted, checked and exported is as old as before."""
+    then = int(time.time()) - 40 * 86400
+    for path in cache.files():
+        os.utime(path, (then, then))
+    cache.run("list")
+    cache.run("stats")
+    cache.run("verify")
+    cache.run("export", str(tmp_path / "programs.zip"))
+    assert {int(path.stat().st_mtime) for path in cache.files()} == {then}
+    kept = cache.json("prune", "--older-than", "30d")
+    assert {tier: kept[tier]["entries_kept"] for tier in ("machine", "persistent")} == {
+        "machine": 0,
+        "persistent": 0,
+    }
+
+
+def test_list_and_export_of_some(cache: Cache, tmp_path: Path) -> None:
+    old = [path for path in cache.files() if path.is_relative_to(cache.persistent)][:3]
+    for path in old:
+        name = path.parent.name + path.name
+        for tier in (cache.machine, cache.persistent):
+            os.utime(tier / name[:2] / name[2:], (time.time() - 3 * 86400,) * 2)
+    # Used through the machine tier alone.
+    used = old[0].parent.name + old[0].name
+    os.utime(cache.machine / used[:2] / used[2:])
+
+    def exported(*selection: str) -> set[str]:
+        path = tmp_path / "programs.zip"
+        count = cache.json("export", *selection, str(path))["entries"]
+        with zipfile.ZipFile(path) as file:
+            names = set(file.namelist()) - {"manifest.json"}
+        assert len(names) == count
+        return names
+
+    everything = cache.json("list")
+    for selection in (
+        ["--kind", "call"],
+        ["--kind", "program", "--match", "dot_general"],
+        ["--match", "aten::sin"],
+        ["--platform", "cpu"],
+        ["--platform", "tpu"],
+        ["--since", "2d"],
+        ["--since", "4d"],
+        ["--since", "2d", "--tier", "persistent"],
+        ["--since", "2d", "--kind", "program"],
+    ):
+        rows = cache.json("list", *selection)
+        assert exported(*selection) == {row["name"] for row in rows}, selection
+        assert all(row in everything for row in rows)
+    names = {row["name"] for row in everything}
+    not_used = {path.parent.name + path.name for path in old} - {used}
+    assert exported() == names
+    assert exported("--since", "2d") == names - not_used
+    assert exported("--since", "2d", "--tier", "persistent") == names - not_used - {used}
+    # Times are noted once an hour.
+    assert exported("--since", "71.5h") == names
+    kinds = exported("--kind", "call"), exported("--kind", "program")
+    assert kinds[0] | kinds[1] == names and not kinds[0] & kinds[1] and all(kinds)
+    assert cache.json("list", "--match", "aten::sin", "--limit", "1")[0]["program"] == "aten::sin"
+    assert exported("--platform", "tpu") == set()
 
 
 def test_stats(filled: Cache) -> None:

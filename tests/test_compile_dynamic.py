@@ -171,6 +171,7 @@ CASES: dict[str, Function] = {
     "elementwise": lambda x: torch.where(x > 0, x.exp(), x * 3),
     "sum": lambda x: (x.sum(), x.sum(1), x.sum((0, 2)), x.prod(1)),
     "mean": lambda x: (x.mean(), x.mean(1), x.std(1), x.var()),
+    "spread": lambda x: (*torch.std_mean(x, 1), *torch.var_mean(x), (x > 0).count_nonzero()),
     "extrema": lambda x: (x.amax(1), x.max(1).values, x.amin((0, 1)), x.argmax(1), x.argmin(0)),
     "softmax": lambda x: (x.softmax(1), x.log_softmax(0), x.logsumexp(1)),
     "norm": lambda x: x.norm(dim=1) + (x > 0).any(1) + (x < 3).all(1),
@@ -194,6 +195,13 @@ CASES: dict[str, Function] = {
     "convolution": lambda x: F.conv1d(
         x.transpose(1, 2), x[0, :2].sum(0).reshape(1, -1, 1).expand(3, -1, 3).clone(), padding=1
     ),
+    "softplus": lambda x: F.softplus(x, beta=1.5, threshold=2.5),
+    "copies": lambda x: (
+        torch.t_copy(x[0]) + torch.transpose_copy(x, 0, 1).sum(1).T,
+        torch.permute_copy(x, (2, 0, 1)),
+        torch.squeeze_copy(torch.unsqueeze_copy(x, 1)),
+        torch.expand_copy(x.sum(2, keepdim=True), x.shape),
+    ),
     "losses": lambda x: F.mse_loss(x, x.sin().detach()) + F.smooth_l1_loss(x, x.detach() * 2),
     "distances": lambda x: (x[:, :, None] - x[:, None]).square().mean((1, 2)),
 }
@@ -211,6 +219,26 @@ def test_padding_reaches_no_result(
         assert graph.is_padded
         assert graph.num_programs == 2  # batches of 6 and 3, lengths of 12
     assert graphs
+
+
+@pytest.mark.parametrize("sizes", [((5, 5, 5), (3, 3, 3)), ((5, 3, 7), (3, 5, 6))])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 1.04).prod(),
+        lambda x: (x.sin().transpose(0, 2) * 1.27).prod(),
+        lambda x: (x.mT.square() * 1.09).prod(),
+    ],
+)
+def test_a_backward_that_is_not_padded_gets_what_the_forward_kept(
+    function: Function, sizes: Any, device: torch.device, graphs: list[dynamic.DynamicGraph]
+) -> None:
+    """Its padding is in between; the graph's views rely on the strides that PyTorch knows of."""
+    compiled = torch.compile(function, backend="tpu", dynamic=True, fullgraph=True)
+    for size in sizes:
+        given = (torch.rand(size).add(0.5).requires_grad_(),)
+        check(function, compiled, device, given)
+    assert graphs and not any(graph.is_padded for graph in graphs)
 
 
 @pytest.mark.parametrize("function", [attention, causal])
@@ -690,6 +718,16 @@ def test_tensors_of_the_graph_itself(
 
 
 # --- What is not padded ---------------------------------------------------------------------------
+
+
+def test_checks_of_values_are_named(device: torch.device, caplog: pytest.LogCaptureFixture) -> None:
+    compiled = torch.compile(torch.linalg.inv, backend="tpu", dynamic=True)
+    for size in (3, 5):
+        x = torch.eye(size) + torch.rand(size, size) / size
+        torch.testing.assert_close(compiled(x.to(device)).cpu(), torch.linalg.inv(x))
+    (record,) = [r for r in caplog.records if r.levelno >= logging.WARNING]
+    assert "each size is compiled for itself: " in record.getMessage()
+    assert record.getMessage().endswith(("a check of values is in the graph", "padded tensors"))
 
 
 def test_an_operator_without_a_rule_is_named(

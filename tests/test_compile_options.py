@@ -111,6 +111,26 @@ def test_flags_the_compiler_refuses() -> None:
             pass
 
 
+@pytest.mark.parametrize("backend", [None, "tpu"])
+def test_modes_are_those_of_inductor(backend: str | None) -> None:
+    how: dict[str, Any] = {} if backend is None else {"backend": backend}
+    x = torch.rand(5)
+    known = list(torch._inductor.list_mode_options())
+    for mode in known:
+        torch._dynamo.reset()
+        y = torch.compile(torch.sin, mode=mode, **how)(x.to("tpu"))
+        torch.testing.assert_close(y.cpu(), x.sin())
+    with pytest.raises(RuntimeError) as inductors:
+        torch.compile(torch.sin, mode="max-autotun", backend="inductor")
+    wrong: list[tuple[Any, str]] = [("max-autotun", "; did you mean 'max-autotune'?")]
+    for mode, guess in [*wrong, ("x", ""), (["x"], "")]:
+        torch._dynamo.reset()
+        message = str(inductors.value).replace("max-autotun,", f"{mode},")
+        assert f"Unrecognized mode={mode}, should be one of: {', '.join(known)}" == message
+        with pytest.raises(RuntimeError, match=re.escape(f"torch.compile: {message}{guess}")):
+            torch.compile(torch.sin, mode=mode, **how)(x.to("tpu"))
+
+
 # --- The table of options -------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch._higher_order_ops.scan import scan
 from torch.export import Dim, export
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 from torch_tpu import aot, tpu
@@ -327,3 +328,71 @@ def test_a_written_argument_shares_memory_with_no_other() -> None:
         with pytest.raises(RuntimeError, match=r"expected input 0, .* to share no memory"):
             program.run([one, other])
     compare.assert_same(both, torch.tensor([2.0] * 4 + [1.0] * 4))
+
+
+# --- Graphs that were traced with tensors of the CPU ----------------------------------------------
+
+
+def assert_traced_as_eager(function: Callable[..., Any], *args: Any) -> list[str]:
+    """What `make_fx` recorded gives on the device what the function gives here.
+
+    Returns the operators in it.
+    """
+    graph = make_fx(function)(*args)
+    program = aot.compile(graph, "device", args=args)
+    actual = pytree.tree_leaves(program.bind(graph)(*args))
+    for one, expected in zip(actual, pytree.tree_leaves(function(*args)), strict=True):
+        rough = 0.02 if expected.dtype == torch.bfloat16 else None
+        torch.testing.assert_close(one.cpu(), expected, rtol=rough, atol=rough)
+    return [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("mask", ["none", "causal", "numbers", "seen"])
+@pytest.mark.parametrize("heads", [4, 2], ids=["heads", "groups of heads"])
+def test_gradients_of_attention(dtype: torch.dtype, mask: str, heads: int) -> None:
+    query, weight = (torch.randn(2, 4, 6, 8, dtype=dtype) for _ in range(2))
+    keys = 6 if mask == "causal" else 7
+    key, value = (torch.randn(2, heads, keys, 8, dtype=dtype) for _ in range(2))
+    bias: torch.Tensor | None = None
+    if mask == "numbers":
+        bias = torch.randn(6, keys, dtype=dtype)
+    elif mask == "seen":
+        bias = torch.rand(6, keys) > 0.3
+        bias[:, 0] = True
+        bias[2] = False  # sees nothing
+
+    def attend(query: Any, key: Any, value: Any, weight: Any) -> tuple[torch.Tensor, ...]:
+        leaves = [x.detach().requires_grad_() for x in (query, key, value)]
+        q, k, v = leaves
+        out = nn.functional.scaled_dot_product_attention(
+            q, k, v, bias, is_causal=mask == "causal", scale=0.3, enable_gqa=heads != 4
+        )
+        return out.detach(), *torch.autograd.grad((out * weight).sum(), leaves)
+
+    operators = assert_traced_as_eager(attend, query, key, value, weight)
+    for name in ("_for_cpu.default", "_for_cpu_backward.default"):
+        assert f"aten._scaled_dot_product_flash_attention{name}" in operators
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("how", [{"size": (13, 5)}, {"scale_factor": 1.7}])
+def test_interpolation_stays_whole(mode: str, how: dict[str, Any]) -> None:
+    """PyTorch would take it apart, and round bytes in another way."""
+
+    def resize(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.interpolate(x, mode=mode, **how)
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        return torch.autograd.grad(resize(x).square().sum(), x)[0]
+
+    image = torch.randint(0, 256, (2, 3, 7, 9), dtype=torch.uint8)
+    operator = f"aten.upsample_{mode}2d.default"
+    assert operator in assert_traced_as_eager(resize, image)
+    assert operator in assert_traced_as_eager(gradient, image.float() / 255)
+    text = to_stablehlo(make_fx(resize)(image), image).text
+    assert "gather" not in text
+    # What other graphs of the CPU's tensors are like has not changed.
+    kernels = torch.ops.aten.upsample_bilinear2d.default.py_kernels
+    assert torch._C.DispatchKey.AutogradCPU not in kernels

@@ -1,20 +1,36 @@
-"""``python -m torch_tpu cache``: looks after the stored compiled programs. Needs no device."""
+"""``python -m torch_tpu cache``: looks after the stored compiled programs.
+
+Needs no device, and no torch, whose import would take most of the time.
+"""
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import re
 import struct
 import sys
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-if TYPE_CHECKING:
-    from torch_tpu.tpu.compilation_cache import StoredTier
+from torch_tpu.stored_programs import (
+    STORED_TIERS,
+    StoredTier,
+    clear,
+    engine,
+    export,
+    import_archive,
+    limit,
+    location,
+    usage,
+)
 
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+if TYPE_CHECKING:
+    from torch_tpu._cache import StoredEntry
+
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 _OPERATION = re.compile(rb"\bstablehlo\.(\w+)")
@@ -24,11 +40,15 @@ _MODULE = re.compile(rb'module @("[^"]*"|\S+)')
 _TELLING = ("custom_call", "convolution", "dot_general", "sort", "fft", "scatter", "gather")
 
 
+# The time of an entry's last use is noted once an hour.
+_LAST_USE_IS_LATE = 3600
+
+
 class Entry(TypedDict):
     """One row of the list."""
 
     name: str
-    tier: str
+    tier: StoredTier
     size: int
     last_used: int
     """Seconds since 1970."""
@@ -78,6 +98,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--brief", action="store_true",
         help="do not read the entries (for big or remote tiers): without kind, program, platform",
     )  # fmt: skip
+    _add_selection(listing)
 
     verify = action("verify", _verify, "check every entry")
     verify.add_argument("--delete", action="store_true", help="remove the unusable ones")
@@ -95,35 +116,58 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )  # fmt: skip
     prune.add_argument("--dry-run", action="store_true", help="only say what would be removed")
 
-    clear = action("clear", _clear, "remove all entries")
-    clear.add_argument("--yes", "-y", action="store_true", help="do not ask")
+    clearing = action("clear", _clear, "remove all entries")
+    clearing.add_argument("--yes", "-y", action="store_true", help="do not ask")
 
-    export = action(
-        "export", _export, "write all entries to one file, to preload or import", tiers=False
+    exporting = action(
+        "export", _export, "write entries to one file, to preload or import: all, or those selected"
     )
-    export.add_argument("file")
+    exporting.add_argument("file")
+    _add_selection(exporting)
     import_ = action(
         "import", _import, "add the entries of an exported file to every tier", tiers=False
     )
     import_.add_argument("file")
 
 
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "which entries",
+        "With several, those for which all hold. To have exactly what a job needs, run it with "
+        "tiers of its own (the variables above).",
+    )
+    group.add_argument(
+        "--since", type=_duration, metavar="AGE",
+        help="used within this time: 2h, 7d; the time of use is noted once an hour, so those of up "
+        "to an hour before are taken too",
+    )  # fmt: skip
+    group.add_argument(
+        "--match",
+        metavar="TEXT",
+        help="with this in the column 'program' of the list: the operator of a call, or the "
+        "telling operation, number of operations and result of a program",
+    )
+    group.add_argument(
+        "--kind", choices=("program", "call"),
+        help="executables, or how an operator's call is computed",
+    )  # fmt: skip
+    group.add_argument("--platform", metavar="NAME", help="compiled for this one: tpu, cpu")
+
+
 # --- Actions.
 
 
 def _run(action: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
-    import torch  # noqa: F401 - before anything else of this package
+    if "torch_tpu._C" not in sys.modules:  # else the process has seen to it
+        from torch_tpu import remote_cache
 
-    import torch_tpu
-
-    torch_tpu.load()
+        engine.set_remote_stores(remote_cache.RemoteStore)
+        atexit.register(engine.leave_python)
     return action(options)
 
 
 def _path(options: argparse.Namespace) -> int:
-    from torch_tpu.tpu import compilation_cache
-
-    paths = {tier: compilation_cache.path(tier) for tier in _tiers(options)}
+    paths = {tier: location(tier) for tier in _tiers(options)}
     if options.json:
         return _print_json(paths)
     for tier, path in paths.items():
@@ -132,29 +176,34 @@ def _path(options: argparse.Namespace) -> int:
 
 
 def _stats(options: argparse.Namespace) -> int:
-    from torch_tpu.tpu import compilation_cache
-
     result: dict[str, Any] = {}
     for tier in _tiers(options):
-        usage: dict[str, Any] = dict(compilation_cache.usage(tier))
+        if location(tier) is None or _is_remote(tier):
+            result[tier] = {**usage(tier), "groups": []}
+            continue
         groups: dict[tuple[str, str], list[int]] = {}
-        if usage["location"] and not _is_remote(tier):
-            for entry in _entries([tier], brief=False):
-                key = (entry["kind"] or f"unusable: {entry['problem']}", entry["platform"])
-                groups.setdefault(key, []).append(entry["size"])
-        usage["groups"] = [
-            {"kind": kind, "platform": platform, "entries": len(sizes), "bytes": sum(sizes)}
-            for (kind, platform), sizes in sorted(groups.items())
-        ]
-        result[tier] = usage
+        entries = list(map(_read, _entries([tier])))
+        for entry in filter(None, entries):
+            key = (entry["kind"] or f"unusable: {entry['problem']}", entry["platform"])
+            groups.setdefault(key, []).append(entry["size"])
+        result[tier] = {
+            "location": location(tier),
+            "entries": sum(map(len, groups.values())),
+            "bytes": sum(map(sum, groups.values())),
+            "limit": limit(tier),
+            "groups": [
+                {"kind": kind, "platform": platform, "entries": len(sizes), "bytes": sum(sizes)}
+                for (kind, platform), sizes in sorted(groups.items())
+            ],
+        }
     if options.json:
         return _print_json(result)
     rows: list[tuple[str, ...]] = []
-    for tier_name, usage in result.items():
-        limit = _human_size(usage["limit"]) if usage["limit"] else "none"
-        total = f"{usage['entries']:,}", _human_size(usage["bytes"])
-        rows.append((tier_name, "", "", *total, limit, usage["location"] or "off"))
-        for group in usage["groups"]:
+    for tier_name, held in result.items():
+        most = _human_size(held["limit"]) if held["limit"] else "none"
+        total = f"{held['entries']:,}", _human_size(held["bytes"])
+        rows.append((tier_name, "", "", *total, most, held["location"] or "off"))
+        for group in held["groups"]:
             size = _human_size(group["bytes"])
             rows.append(("", group["kind"], group["platform"], f"{group['entries']:,}", size))
     _print_table(("tier", "kind", "platform", "#entries", "#size", "#limit", "location"), rows)
@@ -162,7 +211,17 @@ def _stats(options: argparse.Namespace) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    entries = _entries(_tiers(options), brief=options.brief)
+    selection = Selection.of(options)
+    if options.brief and selection.needs_content:
+        raise ValueError(
+            "cache list: --match, --kind and --platform read the entries; drop --brief"
+        )
+    entries = [e for e in _entries(_tiers(options)) if selection.is_recent(e["last_used"])]
+    read_all = not options.brief and (
+        selection.needs_content or options.sort in ("kind", "program")
+    )
+    if read_all:
+        entries = [e for e in map(_read, entries) if e is not None and selection.fits(e)]
     key: Callable[[Entry], Any] = {
         "name": lambda e: e["name"],
         "kind": lambda e: (e["kind"], e["program"], e["name"]),
@@ -172,6 +231,8 @@ def _list(options: argparse.Namespace) -> int:
     }[options.sort]
     entries.sort(key=key)
     shown = entries[: options.limit]
+    if not options.brief and not read_all:
+        shown = [e for e in map(_read, shown) if e is not None]
     if options.json:
         return _print_json(shown)
     now = time.time()
@@ -196,15 +257,13 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from torch_tpu import _C
-
     rows, checked = [], 0
     for tier in _tiers(options, only_used=True):
-        names = [name for name, _, _ in _C.cache_entries(tier)]
+        names = [name for name, _, _ in engine.cache_entries(tier)]
         checked += len(names)
-        for name, problem in _C.cache_verify(tier).items():
+        for name, problem in engine.cache_verify(tier).items():
             if options.delete:
-                _C.cache_remove(tier, name)
+                engine.cache_remove(tier, name)
             rows.append({"name": name, "tier": tier, "problem": problem})
     if options.json:
         _print_json({"checked": checked, "unusable": rows, "deleted": options.delete})
@@ -220,27 +279,24 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _prune(options: argparse.Namespace) -> int:
-    from torch_tpu import _C
-    from torch_tpu.tpu import compilation_cache
-
     now = time.time()
     result = {}
     for tier in _tiers(options, only_used=True):
-        entries = sorted(_C.cache_entries(tier), key=lambda entry: (entry[2], entry[0]))
+        entries = sorted(engine.cache_entries(tier), key=lambda entry: (entry[2], entry[0]))
         total = sum(size for _, size, _ in entries)
-        limit = options.max_size
-        if limit is None and options.older_than is None:
-            limit = compilation_cache.usage(tier)["limit"] or None
+        most = options.max_size
+        if most is None and options.older_than is None:
+            most = limit(tier) or None
         removed = freed = 0
         for name, size, last_used in entries:
             too_old = options.older_than is not None and now - last_used > options.older_than
-            if not too_old and (limit is None or total - freed <= limit):
+            if not too_old and (most is None or total - freed <= most):
                 continue
             if not options.dry_run:
-                _C.cache_remove(tier, name)
+                engine.cache_remove(tier, name)
             removed += 1
             freed += size
-        leftovers = 0 if options.dry_run else _C.cache_prune(tier, 0)["leftovers_removed"]
+        leftovers = 0 if options.dry_run else engine.cache_prune(tier, 0)["leftovers_removed"]
         result[tier] = {
             "entries_removed": removed,
             "bytes_removed": freed,
@@ -260,19 +316,18 @@ def _prune(options: argparse.Namespace) -> int:
 
 
 def _clear(options: argparse.Namespace) -> int:
-    from torch_tpu.tpu import compilation_cache
-
-    usages = {tier: compilation_cache.usage(tier) for tier in _tiers(options, only_used=True)}
+    tiers = _tiers(options, only_used=True)
     if not options.yes:
         if not sys.stdin.isatty():
             raise ValueError("cache clear: nobody is there to be asked; say --yes")
-        for tier, usage in usages.items():
-            size = _human_size(usage["bytes"])
-            print(f"{tier:<11} {usage['entries']:,} entries, {size}, in {usage['location']}")
+        for tier in tiers:
+            held = usage(tier)
+            size = _human_size(held["bytes"])
+            print(f"{tier:<11} {held['entries']:,} entries, {size}, in {held['location']}")
         if input("Remove them all? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing was removed")
             return 0
-    removed = {tier: compilation_cache.clear(tier) for tier in usages}
+    removed = {tier: clear(tier) for tier in tiers}
     if options.json:
         return _print_json({"removed": removed})
     for tier, count in removed.items():
@@ -281,9 +336,13 @@ def _clear(options: argparse.Namespace) -> int:
 
 
 def _export(options: argparse.Namespace) -> int:
-    from torch_tpu.tpu import compilation_cache
-
-    count = compilation_cache.export(options.file, everything=True)
+    selection = Selection.of(options)
+    count = export(
+        options.file,
+        tiers=_tiers(options),
+        recent=selection.is_recent,
+        fits=lambda entry: selection.fits(_described(entry)),
+    )
     if options.json:
         return _print_json({"file": options.file, "entries": count})
     print(f"{options.file}: {count:,} entries")
@@ -291,9 +350,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _import(options: argparse.Namespace) -> int:
-    from torch_tpu.tpu import compilation_cache
-
-    count, problems = compilation_cache.import_archive(options.file)
+    count, problems = import_archive(options.file)
     if options.json:
         _print_json({"file": options.file, "entries": count, "unusable": problems})
     else:
@@ -328,29 +385,76 @@ def describe(kind: str, material: bytes) -> str:
     return f"{name} ({ops}){shape}"
 
 
-def _entries(tiers: Iterable[StoredTier], *, brief: bool) -> list[Entry]:
-    from torch_tpu import _C
+class Description(TypedDict):
+    """What an entry says of itself."""
 
-    entries: list[Entry] = []
-    for tier in tiers:
-        if not _C.cache_location(tier):
-            continue
-        for name, size, last_used in _C.cache_entries(tier):
-            row: Entry = {
-                "name": name, "tier": tier, "size": size, "last_used": last_used,
-                "kind": "", "program": "", "platform": "", "problem": "",
-            }  # fmt: skip
-            if not brief:
-                entry = _C.cache_entry(tier, name)
-                if entry is None:  # removed in the meantime
-                    continue
-                row["problem"] = entry["problem"]
-                if not entry["problem"]:
-                    row["kind"] = entry["kind"]
-                    row["program"] = describe(entry["kind"], entry["material"])
-                    row["platform"] = _field(entry["scope"], "platform")
-            entries.append(row)
-    return entries
+    kind: str
+    program: str
+    platform: str
+
+
+def _described(entry: StoredEntry) -> Description:
+    return {
+        "kind": entry["kind"],
+        "program": describe(entry["kind"], entry["material"]),
+        "platform": _field(entry["scope"], "platform"),
+    }
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The conditions that an entry is to meet; None: any."""
+
+    used_after: float | None
+    match: str | None
+    kind: str | None
+    platform: str | None
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Selection:
+        """Those of the command line."""
+        after = None if options.since is None else time.time() - options.since - _LAST_USE_IS_LATE
+        return cls(after, options.match, options.kind, options.platform)
+
+    @property
+    def needs_content(self) -> bool:
+        """Whether entries must be read."""
+        return (self.match, self.kind, self.platform) != (None, None, None)
+
+    def is_recent(self, last_used: int) -> bool:
+        """The condition on an entry that was not read."""
+        return self.used_after is None or last_used >= self.used_after
+
+    def fits(self, entry: Description | Entry) -> bool:
+        """The others."""
+        return (
+            (self.match is None or self.match in entry["program"])
+            and self.kind in (None, entry["kind"])
+            and self.platform in (None, entry["platform"])
+        )
+
+
+def _entries(tiers: Iterable[StoredTier]) -> list[Entry]:
+    """The entries, unread."""
+    return [
+        {
+            "name": name, "tier": tier, "size": size, "last_used": last_used,
+            "kind": "", "program": "", "platform": "", "problem": "",
+        }
+        for tier in tiers
+        if location(tier)
+        for name, size, last_used in engine.cache_entries(tier)
+    ]  # fmt: skip
+
+
+def _read(row: Entry) -> Entry | None:
+    """The entry with what it holds; None when it was removed in the meantime."""
+    entry = engine.cache_entry(row["tier"], row["name"])
+    if entry is None:
+        return None
+    if entry["problem"]:
+        return {**row, "problem": entry["problem"]}
+    return {**row, **_described(entry)}
 
 
 def _field(scope: bytes, name: str) -> str:
@@ -362,30 +466,26 @@ def _field(scope: bytes, name: str) -> str:
 
 
 def _tiers(options: argparse.Namespace, *, only_used: bool = False) -> list[StoredTier]:
-    from torch_tpu.tpu.compilation_cache import STORED_TIERS, path
-
     tiers = [tier for tier in STORED_TIERS if options.tier in ("all", tier)]
     if only_used:
-        tiers = [tier for tier in tiers if path(tier)]
+        tiers = [tier for tier in tiers if location(tier)]
         if not tiers and options.tier != "all":
             raise ValueError(f"cache: the {options.tier} tier is off")
     return tiers
 
 
 def _is_remote(tier: StoredTier) -> bool:
-    from torch_tpu import _C
-
-    return tier == "persistent" and _C.cache_settings()["persistent_is_remote"]
+    return tier == "persistent" and engine.cache_settings()["persistent_is_remote"]
 
 
 # --- Arguments and output.
 
 
 def _size(text: str) -> int:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)(?:i?B)?", text.strip())
-    if not match:
-        raise argparse.ArgumentTypeError(f"expected a size such as 500M or 2GiB, got {text!r}")
-    return int(float(match[1]) * _UNITS[match[2]])
+    try:
+        return engine.parse_bytes("SIZE", text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("SIZE: ")) from None
 
 
 def _duration(text: str) -> float:
@@ -410,8 +510,8 @@ def _human_size(size: float) -> str:
 
 
 def _human_age(seconds: float) -> str:
-    for limit, unit, text in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
-        if seconds < limit:
+    for most, unit, text in ((120, 1, "s"), (7200, 60, "min"), (172800, 3600, "h")):
+        if seconds < most:
             return f"{max(seconds, 0) / unit:.0f} {text}"
     return f"{seconds / 86400:.0f} d"
 

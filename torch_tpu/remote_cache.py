@@ -152,10 +152,10 @@ def _flush_before_executors_end() -> None:
     """
     import concurrent.futures.thread  # noqa: F401 - what is registered later runs earlier
 
-    from torch_tpu import _C
+    from torch_tpu.stored_programs import engine
 
     with contextlib.suppress(AttributeError, RuntimeError):  # a private function, or too late
-        threading._register_atexit(_C.cache_flush, _FLUSH_SECONDS)  # type: ignore[attr-defined]
+        threading._register_atexit(engine.cache_flush, _FLUSH_SECONDS)  # type: ignore[attr-defined]
 
 
 def _is_object_store(filesystem: Any) -> bool:

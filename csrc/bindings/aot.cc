@@ -8,6 +8,7 @@
 #include "pjrt/executable.h"
 #include "pjrt/topology.h"
 #include "runtime/compile_service.h"
+#include "runtime/refused_program.h"
 
 namespace py = pybind11;
 
@@ -140,6 +141,10 @@ void bind_aot(py::module_& m) {
       .def_property_readonly("plugin", &Topology::plugin)
       .def("compile", &compile, py::arg("stablehlo"), py::arg("num_replicas"),
            py::arg("num_partitions"), py::arg("flags"));
+  m.def(
+      "keep_refused_program",
+      [](const std::string& program) { return runtime::keep_refused_program(program); },
+      py::arg("program"));
   m.def("compile_for_device", &compile_for_device, py::arg("stablehlo"), py::arg("flags"));
 }
 

@@ -1,9 +1,8 @@
-// The compilation cache's statistics and tools, for torch.tpu.compilation_cache and the command
-// line. Only cache_scopes needs a device.
+// What the compilation cache did in this process, and files that its programs may come from.
 #include <torch/csrc/utils/pybind.h>
 
 #include "bindings/bindings.h"
-#include "bindings/cache_host.h"
+#include "bindings/cache_tools.h"
 #include "cache/program_cache.h"
 #include "eager/program_record.h"
 #include "runtime/compile_service.h"
@@ -18,39 +17,13 @@ namespace {
 using cache::ProgramCache;
 using cache::Tier;
 
-constexpr std::array kTierList{Tier::kArchive, Tier::kMachine, Tier::kPersistent};
-
-Tier parse_tier(const std::string& name) {
-  for (const Tier tier : kTierList) {
-    if (name == cache::to_string(tier)) return tier;
-  }
-  throw py::value_error("compilation cache: expected the tier 'machine' or 'persistent', got '" +
-                        name + "'");
-}
-
-cache::Store& store_of(const std::string& tier) {
-  if (cache::Store* store = ProgramCache::get().tier_store(parse_tier(tier))) return *store;
-  throw py::value_error("compilation cache: the tier '" + tier + "' is off");
-}
-
-py::dict settings() {
-  const cache::Settings& s = ProgramCache::get().settings();
-  py::dict d;
-  d["memory_bytes"] = s.memory_bytes;
-  d["machine_bytes"] = s.machine_bytes;
-  d["persistent_bytes"] = s.persistent_bytes;
-  d["persistent_is_remote"] = s.persistent_is_remote();
-  d["is_signed"] = !s.signing_key.empty();
-  return d;
-}
-
 py::dict statistics() {
   const cache::CacheStatistics s = [] {
     const py::gil_scoped_release release;
     return ProgramCache::get().statistics();
   }();
   py::dict tiers;
-  for (const Tier tier : kTierList) {
+  for (const Tier tier : {Tier::kArchive, Tier::kMachine, Tier::kPersistent}) {
     const cache::TierStatistics& t = s.tiers[static_cast<size_t>(tier)];
     py::dict d;
     d["hits"] = t.hits;
@@ -83,102 +56,6 @@ py::list program_history() {
   return out;
 }
 
-py::object location(const std::string& tier) {
-  const cache::Store* store = ProgramCache::get().tier_store(parse_tier(tier));
-  return store ? py::object(py::str(store->describe())) : py::none();
-}
-
-py::list entries(const std::string& tier) {
-  std::vector<cache::StoredEntry> found;
-  {
-    const py::gil_scoped_release release;
-    found = store_of(tier).list();
-  }
-  py::list out;
-  for (const cache::StoredEntry& e : found) out.append(py::make_tuple(e.name, e.size, e.last_used));
-  return out;
-}
-
-py::bytes to_bytes(std::string_view text) { return {text.data(), text.size()}; }
-
-// What an entry's bytes hold; only "problem" when they are unusable.
-py::dict decoded(std::string_view content, const std::string& name) {
-  cache::EntryProblem problem;
-  cache::EntryView entry{};
-  {
-    const py::gil_scoped_release release;
-    const cache::DecodedEntry d =
-        cache::decode_entry(content, nullptr, ProgramCache::get().settings().signing_key);
-    problem = d.problem;
-    if (d) {
-      entry = d.entry;
-      const cache::EntryKey key(entry.kind, std::string(entry.scope), std::string(entry.material));
-      if (key.name() != name) problem = cache::EntryProblem::kKeyMismatch;
-    }
-  }
-  py::dict d;
-  if (problem != cache::EntryProblem::kNone) {
-    d["problem"] = cache::to_string(problem);
-    return d;
-  }
-  d["problem"] = "";
-  d["kind"] = cache::to_string(entry.kind);
-  d["scope"] = to_bytes(entry.scope);
-  d["material"] = to_bytes(entry.material);
-  d["is_signed"] = entry.is_signed;
-  return d;
-}
-
-// None when there is no such entry.
-py::object entry(const std::string& tier, const std::string& name, bool with_content) {
-  std::optional<cache::Blob> content;
-  {
-    const py::gil_scoped_release release;
-    content = store_of(tier).get(name);
-  }
-  if (!content) return py::none();
-  py::dict d = decoded(content->bytes(), name);
-  if (with_content) d["content"] = to_bytes(content->bytes());
-  return d;
-}
-
-py::dict verify(const std::string& tier) {
-  std::map<std::string, cache::EntryProblem> problems;
-  {
-    const py::gil_scoped_release release;
-    store_of(tier);
-    problems = ProgramCache::get().verify(parse_tier(tier));
-  }
-  py::dict d;
-  for (const auto& [name, problem] : problems) d[name.c_str()] = cache::to_string(problem);
-  return d;
-}
-
-py::dict prune(const std::string& tier, uint64_t max_bytes) {
-  cache::PruneResult r;
-  {
-    const py::gil_scoped_release release;
-    r = store_of(tier).prune(max_bytes);
-  }
-  py::dict d;
-  d["entries_removed"] = r.entries_removed;
-  d["bytes_removed"] = r.bytes_removed;
-  d["entries_kept"] = r.entries_kept;
-  d["bytes_kept"] = r.bytes_kept;
-  d["leftovers_removed"] = r.leftovers_removed;
-  return d;
-}
-
-// Name, offset and size of each.
-using Members = std::vector<std::tuple<std::string, uint64_t, uint64_t>>;
-
-std::vector<cache::ArchiveMember> to_members(const Members& members) {
-  std::vector<cache::ArchiveMember> out;
-  out.reserve(members.size());
-  for (const auto& [name, offset, size] : members) out.push_back({name, offset, size});
-  return out;
-}
-
 // Lets programs come from a file. Returns how many of its entries were made for this process's
 // environment, and the problems of those that are unusable, by name.
 py::tuple add_archive(const std::string& path, const Members& members) {
@@ -206,59 +83,12 @@ py::tuple add_archive(const std::string& path, const Members& members) {
   return py::make_tuple(usable, problems);
 }
 
-// Copies a file's entries to the tiers that are kept. Returns how many, and the problems of the
-// others, by name.
-py::tuple import_archive(const std::string& path, const Members& members) {
-  uint64_t imported = 0;
-  std::map<std::string, std::string> problems;
-  {
-    const py::gil_scoped_release release;
-    ProgramCache& programs = ProgramCache::get();
-    cache::Archive archive(path, to_members(members), !programs.settings().signing_key.empty());
-    for (const cache::StoredEntry& e : archive.list()) {
-      const std::optional<cache::Blob> content = archive.get(e.name);
-      if (!content) continue;
-      const cache::EntryProblem problem = programs.import_entry(e.name, content->bytes());
-      if (problem == cache::EntryProblem::kNone) {
-        ++imported;
-      } else {
-        problems[e.name] = cache::to_string(problem);
-      }
-    }
-  }
-  return py::make_tuple(imported, problems);
-}
-
 }  // namespace
 
 void bind_cache(py::module_& m) {
-  host_cache();
-  m.def("set_remote_stores", &set_remote_stores, py::arg("open"));
-  m.def("leave_python", &leave_python);
-  m.def("cache_settings", &settings);
+  bind_cache_tools(m);
   m.def("cache_statistics", &statistics);
   m.def("program_history", &program_history);
-  m.def("cache_location", &location, py::arg("tier"));
-  m.def("cache_entries", &entries, py::arg("tier"));
-  m.def("cache_entry", &entry, py::arg("tier"), py::arg("name"), py::arg("with_content") = false);
-  m.def(
-      "cache_remove",
-      [](const std::string& tier, const std::string& name) {
-        const py::gil_scoped_release release;
-        store_of(tier).remove(name);
-      },
-      py::arg("tier"), py::arg("name"));
-  m.def("cache_verify", &verify, py::arg("tier"));
-  m.def("cache_prune", &prune, py::arg("tier"), py::arg("max_bytes"));
-  m.def(
-      "cache_clear",
-      [](const std::string& tier) {
-        const py::gil_scoped_release release;
-        store_of(tier);
-        return ProgramCache::get().clear(parse_tier(tier));
-      },
-      py::arg("tier"));
-  m.def("cache_import_archive", &import_archive, py::arg("path"), py::arg("members"));
   m.def("cache_scopes", [] {
     const auto [program, call] = [] {
       const py::gil_scoped_release release;
@@ -270,14 +100,6 @@ void bind_cache(py::module_& m) {
     return d;
   });
   m.def("cache_add_archive", &add_archive, py::arg("path"), py::arg("members"));
-  m.def(
-      "cache_flush",
-      [](double seconds) {
-        const py::gil_scoped_release release;
-        return ProgramCache::get().flush(
-            std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3)));
-      },
-      py::arg("seconds"));
 }
 
 }  // namespace torch_tpu::bindings

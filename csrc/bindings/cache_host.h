@@ -1,6 +1,6 @@
 #pragma once
 
-#include <torch/csrc/utils/pybind.h>
+#include <pybind11/pybind11.h>
 
 // What the compilation cache takes from Python: its log, and stores on remote filesystems.
 //

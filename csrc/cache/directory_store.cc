@@ -191,7 +191,8 @@ std::optional<DirectoryStore::Root> DirectoryStore::open_root(bool create) const
 
 void DirectoryStore::create() { open_root(true); }
 
-std::optional<Blob> DirectoryStore::read(const Root& root, const std::string& name) const {
+std::optional<Blob> DirectoryStore::read(const Root& root, const std::string& name,
+                                         bool use) const {
   const auto path = [&] { return (root_ / file_of(name)).string(); };
   // Nonblocking: a pipe in the place of a file must not hold anybody up.
   const FileDescriptor file(openat(root.descriptor.get(), file_of(name).c_str(),
@@ -232,7 +233,7 @@ std::optional<Blob> DirectoryStore::read(const Root& root, const std::string& na
   }
   // The time of the last use is the file's modification time; where it cannot be set, entries
   // age from when they were written.
-  if (time(nullptr) - status.st_mtim.tv_sec > kTouchInterval) {
+  if (use && time(nullptr) - status.st_mtim.tv_sec > kTouchInterval) {
     const timespec times[] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
     futimens(file.get(), times);
   }
@@ -241,7 +242,12 @@ std::optional<Blob> DirectoryStore::read(const Root& root, const std::string& na
 
 std::optional<Blob> DirectoryStore::get(const std::string& name) {
   const std::optional<Root> root = open_root(false);
-  return root ? read(*root, name) : std::nullopt;
+  return root ? read(*root, name, /*use=*/true) : std::nullopt;
+}
+
+std::optional<Blob> DirectoryStore::peek(const std::string& name) {
+  const std::optional<Root> root = open_root(false);
+  return root ? read(*root, name, /*use=*/false) : std::nullopt;
 }
 
 bool DirectoryStore::contains(const std::string& name) {

@@ -26,6 +26,7 @@ class DirectoryStore : public Store {
   DirectoryStore(std::filesystem::path root, Options options);
 
   std::optional<Blob> get(const std::string& name) override;
+  std::optional<Blob> peek(const std::string& name) override;
   bool contains(const std::string& name) override;
   void put(const std::string& name, std::string_view bytes) override;
   void remove(const std::string& name) override;
@@ -48,7 +49,7 @@ class DirectoryStore : public Store {
 
   // nullopt when it does not exist.
   std::optional<Root> open_root(bool create) const;
-  std::optional<Blob> read(const Root& root, const std::string& name) const;
+  std::optional<Blob> read(const Root& root, const std::string& name, bool use) const;
   bool try_put(const Root& root, const std::string& name, std::string_view bytes) const;
 
   const std::filesystem::path root_;

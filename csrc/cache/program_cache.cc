@@ -254,7 +254,7 @@ class ProgramCache::Impl {
     for (const StoredEntry& entry : store->list()) {
       EntryProblem problem;
       try {
-        const std::optional<Blob> bytes = store->get(entry.name);
+        const std::optional<Blob> bytes = store->peek(entry.name);
         if (!bytes) continue;  // removed meanwhile
         problem = check(entry.name, bytes->bytes());
       } catch (const EntryError& error) {

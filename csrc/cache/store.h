@@ -68,6 +68,8 @@ class Store {
   virtual ~Store() = default;
 
   virtual std::optional<Blob> get(const std::string& name) = 0;
+  // As get, but the entry is not used: it keeps its age. For tools.
+  virtual std::optional<Blob> peek(const std::string& name) { return get(name); }
   virtual bool contains(const std::string& name) { return get(name).has_value(); }
   virtual void put(const std::string& name, std::string_view bytes) = 0;
   virtual void remove(const std::string& name) = 0;  // an absent name is fine

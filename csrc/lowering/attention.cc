@@ -92,12 +92,18 @@ Value scale_of(const Call& call, const Attention& a) {
   return call.number_or("scale", 1.0 / std::sqrt(depth), a.type);
 }
 
+// What is added to the scores, or says which are seen. The CPU's operators call it a mask.
+Value bias_of(const Call& call) {
+  const Value bias = call.tensor_or_empty("attn_bias");
+  return bias ? bias : call.tensor_or_empty("attn_mask");
+}
+
 // softmax's argument, in score_dims().
 Value scores(const Call& call, const Attention& a) {
   Value s = convert(dot(a.query, a.key, kTimesTransposed), a.type);
   s = reshape(s, a.score_dims());
   s = multiply(s, broadcast_to(scale_of(call, a), s.dims()));
-  if (const Value bias = call.tensor_or_empty("attn_bias")) {
+  if (const Value bias = bias_of(call)) {
     if (is_bool(bias.dtype())) {
       s = select(broadcast_to(bias, s.dims()), s, filled(s, -kInfinity));
     } else {
@@ -144,7 +150,13 @@ Value reduced_last(Value x, Value (*reduce)(Value, const Dims&)) {
   return reduce(x, {x.rank() - 1});
 }
 
-Values forward(Call& call) {
+struct Attended {
+  Value out;
+  Value logsumexp;  // of each row, in the type of the softmax
+  Value seed, offset;
+};
+
+Attended attended(Call& call) {
   const Attention a = prepare(call);
   Builder& b = call.builder();
   const Value s = scores(call, a);
@@ -166,14 +178,14 @@ Values forward(Call& call) {
   out = divide(out, along_rows(select(none, filled(total, 1), total), out.dims()));
   const Value query = call.tensor("query");
   Dims out_dims = query.rank() == 2 ? Dims{a.query_rows, a.value.dim(3)} : out.dims();
-  Value logsumexp = convert(add(shift, log(total)), ElementType::kF32);
+  Value logsumexp = add(shift, log(total));
   if (logsumexp.rank() == 2) logsumexp = expand_dim(logsumexp, 0);
-  return {reshape(convert(out, query.dtype()), out_dims),
-          logsumexp,
-          Value(),
-          Value(),
-          seed,
-          offset,
+  return {reshape(convert(out, query.dtype()), out_dims), logsumexp, seed, offset};
+}
+
+Values forward(Call& call) {
+  const Attended a = attended(call);
+  return {a.out,  convert(a.logsumexp, ElementType::kF32), Value(), Value(), a.seed, a.offset,
           Value()};
 }
 
@@ -192,9 +204,9 @@ Value gradient(Value flat, const Dims& broadcast, Value like) {
   return convert(sum_to(reshape(flat, broadcast), like.dims()), like.dtype());
 }
 
-Values backward(Call& call) {
+// Of query, key, value and bias, as far as they are wanted.
+Values gradients(Call& call, const std::vector<bool>& wanted) {
   const Attention a = prepare(call);
-  const std::vector<bool> wanted = call.bools("grad_input_mask");
   const Value s = scores(call, a);
   Value lse = convert(call.tensor("logsumexp"), a.type);
   lse = reshape(lse, joined(a.leading, {a.query_rows}));
@@ -237,10 +249,29 @@ Values backward(Call& call) {
     grads[2] =
         gradient(dot(flat_used, flat_grad, kTransposedTimes), a.value_dims, call.tensor("value"));
   }
-  if (wanted[3] && call.has("attn_bias")) {
-    const Value bias = call.tensor("attn_bias");
-    grads[3] = convert(sum_to(grad_scores, bias.dims()), bias.dtype());
-  }
+  const Value bias = bias_of(call);
+  if (wanted[3] && bias) grads[3] = convert(sum_to(grad_scores, bias.dims()), bias.dtype());
+  return grads;
+}
+
+Values backward(Call& call) { return gradients(call, call.bools("grad_input_mask")); }
+
+// The CPU's operators, which are in graphs that were traced with tensors of the CPU. They drop
+// nothing.
+void require_no_dropout(const Call& call) {
+  if (drops(call)) throw Unsupported("attention for CPUs: expected a dropout probability of 0");
+}
+
+Values cpu_forward(Call& call) {
+  require_no_dropout(call);
+  const Attended a = attended(call);
+  return {a.out, a.logsumexp};
+}
+
+Values cpu_backward(Call& call) {
+  require_no_dropout(call);
+  Values grads = gradients(call, {true, true, true, false});
+  grads.pop_back();
   return grads;
 }
 
@@ -251,6 +282,8 @@ void register_attention(Registry& r) {
   const RuleOptions options{.known_numbers = {"dropout_p"}};
   r.add("aten::_scaled_dot_product_fused_attention_overrideable", forward, options);
   r.add("aten::_scaled_dot_product_fused_attention_overrideable_backward", backward, options);
+  r.add("aten::_scaled_dot_product_flash_attention_for_cpu", cpu_forward, options);
+  r.add("aten::_scaled_dot_product_flash_attention_for_cpu_backward", cpu_backward, options);
 }
 
 }  // namespace torch_tpu::lowering

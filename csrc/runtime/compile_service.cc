@@ -1,12 +1,8 @@
 #include "runtime/compile_service.h"
 
-#include <unistd.h>
-
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <mutex>
 #include <set>
 
@@ -18,6 +14,7 @@
 #include "runtime/program_dump.h"
 #include "runtime/program_history.h"
 #include "runtime/program_registry.h"
+#include "runtime/refused_program.h"
 #include "runtime/runtime.h"
 #include "runtime/statistics.h"
 
@@ -26,18 +23,6 @@ namespace torch_tpu::runtime {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-std::string write_program(const std::string& text) {
-  constexpr int kMaxFiles = 10;  // of this process; then the oldest is replaced
-  static std::atomic<int> counter{0};
-  std::error_code error;
-  const std::filesystem::path dir = std::filesystem::temp_directory_path(error);
-  const std::filesystem::path path = dir / ("torch_tpu_failed_" + std::to_string(getpid()) + "_" +
-                                            std::to_string(counter++ % kMaxFiles) + ".mlir");
-  std::ofstream file(path);
-  file << text;
-  return file ? path.string() : "(the program could not be written to " + path.string() + ")";
-}
 
 void add_time(std::atomic<int64_t>& total, Clock::duration spent) {
   total.fetch_add(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count(),
@@ -158,9 +143,11 @@ class Job : public std::enable_shared_from_this<Job> {
       executable =
           Runtime::get().client().compile(target_->text(), compile_options(target_->options()));
     } catch (const pjrt::Error& error) {
-      throw CompileError(target_->what() +
-                         ": the compiler refused the program, which was written to " +
-                         write_program(target_->text()) + "\n" + error.what());
+      const std::optional<std::string> path = keep_refused_program(target_->text());
+      throw CompileError(
+          target_->what() + ": the compiler refused the program, which " +
+          (path ? "was written to " + *path : "could not be written to the temporary directory") +
+          "\n" + error.what());
     }
     statistics().compiles.fetch_add(1, std::memory_order_relaxed);
     const Clock::duration spent = Clock::now() - start;

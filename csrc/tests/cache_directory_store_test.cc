@@ -51,6 +51,18 @@ class CacheDirectoryStore : public CacheTest {
   }
 };
 
+TEST_F(CacheDirectoryStore, PeekingIsNoUse) {
+  DirectoryStore store(root_ / "store");
+  store.put(name(1), "one");
+  set_age(name(1), 86400);
+  const int64_t then = store.list().at(0).last_used;
+  EXPECT_EQ(store.peek(name(1))->bytes(), "one");
+  EXPECT_FALSE(store.peek(name(2)));
+  EXPECT_EQ(store.list().at(0).last_used, then);
+  EXPECT_EQ(store.get(name(1))->bytes(), "one");
+  EXPECT_GT(store.list().at(0).last_used, then + 80000);
+}
+
 TEST_F(CacheDirectoryStore, GivesBackWhatWasPut) {
   DirectoryStore store(root_ / "store");
   EXPECT_FALSE(store.get(name(1)));

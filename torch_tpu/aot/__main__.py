@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torch_tpu import aot
+from torch_tpu.aot._figures import in_bytes, peak_of, scaled
 
 _EPILOG = """FILE is one of
   a model saved by torch.export.save (.pt2),
@@ -126,48 +127,23 @@ def _print_table(name: str, program: aot.CompiledProgram) -> None:
 
 def _rows(program: aot.CompiledProgram) -> list[tuple[str, str]]:
     memory, topology = program.memory, program.topology
-    peak = _bytes(memory.peak)
-    if memory.peak is not None and topology.device_memory:
-        peak += f" of {_bytes(topology.device_memory)} ({memory.peak / topology.device_memory:.1%})"
     rows = [
         ("device", f"{topology.num_devices} x {topology.device_kind}"),
-        ("peak memory", peak),
-        ("arguments", _bytes(memory.arguments)),
-        ("outputs", _bytes(memory.outputs)),
-        ("  in the arguments' memory", _bytes(memory.aliased)),
-        ("temporaries", _bytes(memory.temporaries)),
-        ("generated code", _bytes(memory.generated_code)),
-        ("floating-point operations", _scaled(program.flops, "FLOP")),
-        ("bytes accessed", _bytes(program.bytes_accessed)),
-        ("estimated time", _scaled(program.estimated_seconds, "s")),
+        ("peak memory", peak_of(memory.peak, topology.device_memory)),
+        ("arguments", in_bytes(memory.arguments)),
+        ("outputs", in_bytes(memory.outputs)),
+        ("  in the arguments' memory", in_bytes(memory.aliased)),
+        ("temporaries", in_bytes(memory.temporaries)),
+        ("generated code", in_bytes(memory.generated_code)),
+        ("floating-point operations", scaled(program.flops, "FLOP")),
+        ("bytes accessed", in_bytes(program.bytes_accessed)),
+        ("estimated time", scaled(program.estimated_seconds, "s")),
         ("compiled in", f"{program.compile_seconds:.2f} s"),
     ]
     if program.parts_without_estimate:
-        rows.insert(-1, ("  of the parts that have one", _scaled(program.partial_seconds, "s")))
+        rows.insert(-1, ("  of the parts that have one", scaled(program.partial_seconds, "s")))
     rows += [(f"no {figure}", reason) for figure, reason in program.unknown.items()]
     return rows
-
-
-def _bytes(count: float | None) -> str:
-    if count is None:
-        return "not known"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
-
-
-def _scaled(value: float | None, unit: str) -> str:
-    if value is None:
-        return "not known"
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, "")):
-        if value >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    for factor, prefix in ((1e-3, "m"), (1e-6, "µ")):
-        if value >= factor:
-            return f"{value / factor:.3g} {prefix}{unit}"
-    return f"{value / 1e-9:.3g} n{unit}" if value else f"0 {unit}"
 
 
 if __name__ == "__main__":

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import os
 import re
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -17,7 +14,7 @@ from torch_tpu import _C
 from torch_tpu.aot._program import CompiledProgram, Identity, Memory
 from torch_tpu.aot._run import content_of
 from torch_tpu.aot._topology import DEVICE_NAMES, Topology, device_topology, open_topology
-from torch_tpu.export import StableHLOProgram, to_stablehlo
+from torch_tpu.export import StableHLOProgram, name_of, to_stablehlo
 from torch_tpu.export._interface import Interface
 from torch_tpu.tpu._compiler_options import flags_only
 
@@ -25,11 +22,6 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 Flags = Mapping[str, bool | int | float | str]
-
-_FAILURE = re.compile(r"torch_tpu_failed_aot_\d+_\d+\.mlir")
-_failures = itertools.count()
-# So many programs that were refused are kept in the temporary directory.
-_MAX_FAILURES = 10
 
 
 class CompileError(RuntimeError):
@@ -80,13 +72,15 @@ def compile(  # noqa: A001 - torch.tpu.aot.compile, as torch.compile
 
     Raises:
         ImportError: A TPU is named, and libtpu is not installed.
-        ValueError: The topology is unknown or has too few devices; a flag is none of XLA's.
+        ValueError: The topology is unknown or has too few devices; the compiler does not know a
+            flag, or its value.
         CompileError: The compiler refused the program.
     """
     checked = flags_only(flags or {}, "torch.tpu.aot.compile")
-    text, interface, constants = _text_of(program, topology, args, kwargs)
-    compiler = _compiler(topology, num_replicas, num_partitions, checked)
-    return _compile(text, topology, compiler, num_replicas * num_partitions, interface, constants)
+    source = _source_of(program, topology, args, kwargs)
+    compiler = _compiler(topology, num_replicas, num_partitions)
+    num_devices = num_replicas * num_partitions
+    return _compile(source, topology, compiler, checked, num_devices)
 
 
 def compile_stablehlo(
@@ -110,42 +104,62 @@ def compile_stablehlo(
     )
 
 
-def _text_of(
+@dataclass(frozen=True)
+class _Source:
+    """What is compiled."""
+
+    name: str
+    text: str | bytes
+    # Of a program that was lowered here.
+    interface: Interface | None = None
+    constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
+
+
+# The module's name, at the beginning of its text.
+_MODULE = re.compile(r"\s*module @([\w.$-]+)")
+
+
+def _named_text(text: str | bytes) -> _Source:
+    match = _MODULE.match(text) if isinstance(text, str) else None
+    return _Source(match[1] if match else "program", text)
+
+
+def _source_of(
     program: Any,
     topology: str,
     args: Sequence[Any] | torch.Tensor | None,
     kwargs: Mapping[str, Any] | None,
-) -> tuple[str | bytes, Interface | None, Mapping[str, torch.Tensor]]:
+) -> _Source:
     if isinstance(program, str | bytes):
-        return program, None, {}
+        return _named_text(program)
     if not isinstance(program, StableHLOProgram):
         text = None if isinstance(program, torch.nn.Module) else getattr(program, "text", None)
         text = text() if callable(text) else text
         if isinstance(text, str | bytes):
-            return text, None, {}
+            return replace(_named_text(text), name=name_of(program))
         on_cpu = topology in DEVICE_NAMES and _C.platform_name() != "tpu"
         program = to_stablehlo(program, args, kwargs, platform="cpu" if on_cpu else "tpu")
-    return program.text, program.interface, program.constants
+    return _Source(program.name, program.text, program.interface, program.constants)
 
 
 class _Compiler(Protocol):
     """Compiles a text; says for which devices, and what can run the result."""
 
-    def __call__(self, text: str | bytes) -> tuple[_C.AotProgram, Topology, Identity]: ...
+    def __call__(
+        self, text: str | bytes, flags: dict[str, Any]
+    ) -> tuple[_C.AotProgram, Topology, Identity]: ...
 
 
-def _compiler(
-    topology: str, num_replicas: int, num_partitions: int, flags: dict[str, Any]
-) -> _Compiler:
+def _compiler(topology: str, num_replicas: int, num_partitions: int) -> _Compiler:
     if topology in DEVICE_NAMES:
         own = device_topology(topology)
         _check_devices(own, num_replicas, num_partitions, limit=1)
         identity = Identity(**_C.device_identity())
-        return lambda text: (_C.compile_for_device(text, flags), own, identity)
+        return lambda text, flags: (_C.compile_for_device(text, flags), own, identity)
     handle = open_topology(topology)
     absent = Topology(handle.name, handle.device_kind, handle.num_devices, handle.device_memory)
     _check_devices(absent, num_replicas, num_partitions, limit=absent.num_devices)
-    return lambda text: (
+    return lambda text, flags: (
         handle.compile(text, num_replicas, num_partitions, flags),
         absent,
         Identity(handle.plugin, "tpu", handle.device_kind, ""),
@@ -153,21 +167,22 @@ def _compiler(
 
 
 def _compile(
-    text: str | bytes,
-    name: str,
+    source: _Source,
+    topology_name: str,
     compiler: _Compiler,
+    flags: dict[str, Any],
     num_devices: int,
-    interface: Interface | None,
-    constants: Mapping[str, torch.Tensor],
 ) -> CompiledProgram:
     start = time.perf_counter()
     try:
-        program, topology, identity = compiler(text)
+        program, topology, identity = compiler(source.text, flags)
     except _C.AotError as error:
-        raise _refused(text, name, error) from None
+        _check_flags(compiler, flags, topology_name)
+        raise _refused(source.text, topology_name, error) from None
     seconds = time.perf_counter() - start
     memory = program.memory()
     return CompiledProgram(
+        name=source.name,
         topology=topology,
         memory=Memory(
             peak=memory["peak"] or None,
@@ -182,12 +197,12 @@ def _compile(
         compile_seconds=seconds,
         num_devices=num_devices,
         identity=identity,
-        interface=interface,
+        interface=source.interface,
         _executable=program.serialize(),
         # Of a model on the device "meta", whose tensors have no values, figures are all there is.
         _constants={
             target: content_of(value)
-            for target, value in constants.items()
+            for target, value in source.constants.items()
             if value.device.type != "meta"
         },
     )
@@ -221,37 +236,44 @@ def _check_devices(topology: Topology, num_replicas: int, num_partitions: int, l
         )
 
 
+# A program that nothing is wrong with.
+_PLAIN = "module { func.func @main(%a: tensor<f32>) -> tensor<f32> { return %a : tensor<f32> } }"
+
+
+def _check_flags(compiler: _Compiler, flags: dict[str, Any], topology: str) -> None:
+    """Raise for a flag because of which the compiler refuses whatever it is given.
+
+    One by one: the compiler's message need not name the flag.
+    """
+
+    def refusal(flags: dict[str, Any]) -> _C.AotError | None:
+        try:
+            compiler(_PLAIN, flags)
+        except _C.AotError as error:
+            return error
+        return None
+
+    if not flags or refusal({}):
+        return
+    for name, value in flags.items():
+        if error := refusal({name: value}):
+            raise ValueError(
+                f"torch.tpu.aot.compile: the compiler for {topology} refuses the flag {name} = "
+                f"{value!r}; flags are XLA's, by their names, with values of their types. It says: "
+                f"{_message(error)}"
+            )
+
+
+def _message(error: _C.AotError) -> str:
+    return str(error).removeprefix("[compile] ").rstrip()
+
+
 def _refused(text: str | bytes, topology: str, error: _C.AotError) -> CompileError:
-    path = _write(text)
+    path = _C.keep_refused_program(text)
     where = f"was written to {path}" if path else "could not be written to the temporary directory"
     return CompileError(
-        f"[aot] the compiler for {topology} refused the program, which {where}\n"
-        f"{str(error).removeprefix('[compile] ').rstrip()}",
+        f"[aot] the compiler for {topology} refused the program, which {where}\n{_message(error)}",
         code=error.code,
         topology=topology,
         path=path,
     )
-
-
-def _write(text: str | bytes) -> str | None:
-    name = f"torch_tpu_failed_aot_{os.getpid()}_{next(_failures)}.mlir"
-    path = os.path.join(tempfile.gettempdir(), name)
-    try:
-        with open(path, "wb") as file:
-            file.write(text.encode() if isinstance(text, str) else text)
-        _remove_old_failures(tempfile.gettempdir())
-    except OSError:
-        return None
-    return path
-
-
-def _remove_old_failures(folder: str) -> None:
-    """Keeps the latest ones: those of other processes count too."""
-    found = []
-    for entry in os.scandir(folder):
-        if _FAILURE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-            with contextlib.suppress(OSError):  # another process removes it
-                found.append((entry.stat(follow_symlinks=False).st_mtime_ns, entry.path))
-    for _, path in sorted(found)[:-_MAX_FAILURES]:
-        with contextlib.suppress(OSError):  # or it is another user's
-            os.unlink(path)

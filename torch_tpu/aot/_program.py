@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_tpu import _C
+from torch_tpu.aot._figures import in_bytes, peak_of, scaled
 from torch_tpu.aot._topology import Topology
 from torch_tpu.export._interface import Interface
 
@@ -62,10 +63,12 @@ class MismatchError(RuntimeError):
     """A program cannot run here: it was compiled for another device, or by another plugin."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CompiledProgram:
     """A program compiled for a topology, with the compiler's figures for one device."""
 
+    #: Of the model or function, or of the module of a program given as text.
+    name: str
     topology: Topology
     memory: Memory
     #: The compiler's estimates by XLA's names, e.g. "flops", "bytes accessed".
@@ -82,6 +85,21 @@ class CompiledProgram:
     _constants: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     # Why what a file holds must not be run.
     _distrust: str | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        topology = self.topology
+        figures = [f"peak memory {peak_of(self.memory.peak, topology.device_memory)}"]
+        if self.memory.peak is None:
+            figures = [f"temporaries {in_bytes(self.memory.temporaries)}"]
+        if self.flops is not None:
+            figures.append(scaled(self.flops, "FLOP"))
+        if self.num_devices > 1:
+            figures.append(f"{self.num_devices} devices")
+        figures.append(f"executable {in_bytes(len(self._executable))}")
+        return (
+            f"<{type(self).__name__} {self.name!r} for {topology.name} ({topology.device_kind}): "
+            f"{', '.join(figures)}>"
+        )
 
     @property
     def flops(self) -> float | None:
@@ -141,6 +159,7 @@ class CompiledProgram:
     def summary(self) -> dict[str, Any]:
         """The figures, in types that JSON has."""
         return {
+            "name": self.name,
             "topology": asdict(self.topology),
             "platform": self.identity.platform,
             "plugin": self.identity.plugin,
@@ -230,6 +249,7 @@ class CompiledProgram:
         parts.update({_CONSTANTS + name: value for name, value in self._constants.items()})
         meta = {
             "format": _FORMAT,
+            "name": self.name,
             "topology": asdict(self.topology),
             "memory": asdict(self.memory),
             "costs": dict(self.costs),
@@ -300,6 +320,7 @@ class CompiledProgram:
         try:
             interface = meta["interface"]
             return cls(
+                name=meta.get("name", "program"),  # files of before had none
                 topology=Topology(**meta["topology"]),
                 memory=Memory(**meta["memory"]),
                 costs=meta["costs"],

@@ -28,6 +28,9 @@ class BoundProgram:
         self._state = state
         self._inputs = [v for v in interface.inputs if v.kind != "rng_state"]
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.program!r}>"
+
     @property
     def state(self) -> dict[str, torch.Tensor]:
         """The tensors on the device, by their names in the model; those it writes have changed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -35,10 +36,16 @@ def tpu(
 ) -> Callable[..., Any]:
     """Compile a Dynamo graph for the device: one program for its forward, one for its backward.
 
-    ``torch.compile(model, backend="tpu")`` ends here. Any ``mode`` is accepted, and they are the
-    same here. ``options`` are those of `torch.tpu.compiler.OPTIONS` and XLA's flags for the
-    programs.
+    ``torch.compile(model, backend="tpu")`` ends here. Any ``mode`` that inductor knows is accepted,
+    and they are the same here. ``options`` are those of `torch.tpu.compiler.OPTIONS` and XLA's
+    flags for the programs.
+
+    Raises:
+        RuntimeError: There is no such mode, or the compiler does not take a flag.
+        TypeError: An option of ours has a value of another type.
+        ValueError: There is no option of that name.
     """
+    _check_mode(mode)
     number = next(_graph_numbers)
     _guard_current_device(graph)
     own, flags = split({**current_compiler_options(), **(options or {})}, "torch.compile")
@@ -71,6 +78,20 @@ def tpu(
     # Tracing makes the graph's constants, which stay: in a dry run they would be hollow.
     with AOT.running(), _C.DryRunPause():
         return backend(graph, example_inputs)
+
+
+def _check_mode(mode: Any) -> None:
+    if mode is None:
+        return
+    from torch._inductor import list_mode_options
+
+    known = list_mode_options()
+    if mode not in list(known):  # whatever it is, hashable or not
+        near = difflib.get_close_matches(str(mode), known, n=1)
+        guess = f"; did you mean {near[0]!r}?" if near else ""
+        raise RuntimeError(
+            f"torch.compile: Unrecognized mode={mode}, should be one of: {', '.join(known)}{guess}"
+        )
 
 
 def _guard_current_device(graph: GraphModule) -> None:

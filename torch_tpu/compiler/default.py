@@ -21,6 +21,7 @@ def install() -> None:
     when_imported("torch._dynamo.trace_rules", _add_trace_rules)
     when_imported("torch._dynamo.variables.torch", _add_constants)
     when_imported("torch._inductor.codegen.common", _add_refusal)
+    when_imported("torch._decomp.decompositions", _keep_interpolation_whole)
     when_imported("torch._subclasses.fake_impls", _add_fake_kernels)
     when_imported("torch._subclasses.fake_tensor", _keep_devices_out_of_cache)
 
@@ -77,6 +78,12 @@ def _keep_devices_out_of_cache(module: ModuleType) -> None:
     from torch_tpu.compiler import fake_kernels
 
     fake_kernels.look_up_devices(module)
+
+
+def _keep_interpolation_whole(module: ModuleType) -> None:
+    from torch_tpu.compiler import interpolation
+
+    interpolation.install(module)
 
 
 class _Refusal:

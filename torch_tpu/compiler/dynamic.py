@@ -483,15 +483,15 @@ class DynamicGraph:
                 given.append(value)
             elif not isinstance(value, torch.Tensor):
                 raise UnsupportedError(f"{node.name}: an input that is a {type(value).__name__}")
-            elif place in forms:
-                dims = self._dims(forms[place], padded)
-                for dim in dims:
-                    replay.remember(dim)
-                given.append(Padded(next(rest), dims))
             else:
                 tensor = next(rest, None)
                 if tensor is None:
                     raise UnsupportedError(f"{node.name}: a check of values is in the graph")
+                if place in forms:
+                    dims = self._dims(forms[place], padded)
+                    for dim in dims:
+                        replay.remember(dim)
+                    tensor = Padded(tensor, dims)
                 given.append(tensor)
         for one in self._family.dims.values():
             for dim in self._dims((one,), padded):
@@ -566,16 +566,20 @@ class DynamicGraph:
         """
         if place not in plan.layouts:
             value = self._results[place].meta["val"]
-
-            def known(number: Any) -> int:
-                return int(evaluate(self._sizes.expression(number), plan.symbols))
-
-            plan.layouts[place] = _Layout(
-                tuple(map(known, value.shape)),
-                tuple(map(known, value.stride())),
-                known(value.storage_offset()),
-            )
+            plan.layouts[place] = self._layout_of(value, plan.symbols)
         return plan.layouts[place]
+
+    def _layout_of(self, value: torch.Tensor, symbols: Mapping[sympy.Symbol, int]) -> _Layout:
+        """How a tensor lies that PyTorch describes."""
+
+        def known(number: Any) -> int:
+            return int(evaluate(self._sizes.expression(number), symbols))
+
+        return _Layout(
+            tuple(map(known, value.shape)),
+            tuple(map(known, value.stride())),
+            known(value.storage_offset()),
+        )
 
     def _view(
         self, layout: _Layout, dims: tuple[Dim, ...], tensor: torch.Tensor
@@ -595,7 +599,10 @@ class DynamicGraph:
         return view
 
     def _without_padding(self, given: list[Any]) -> list[Any]:
-        """The inputs, of which what the forward has kept may have its padding still."""
+        """The inputs, of which what the forward has kept may have its padding still.
+
+        Without it they lie as PyTorch says, which the graph's views rely on.
+        """
         forms = {
             place: self._kept_forms[node.name]
             for place, node in enumerate(self._inputs)
@@ -607,10 +614,14 @@ class DynamicGraph:
         padded = self._padded_symbols(symbols)
         for place, form in forms.items():
             dims = self._dims(form, padded)
-            true = tuple(padded_size(dim) for dim in self._dims(form, symbols))
-            if tuple(given[place].shape) != true:
-                with plain_dispatch():
-                    given[place] = without_padding(given[place], dims, symbols)
+            layout = self._layout_of(self._inputs[place].meta["val"], symbols)
+            tensor = given[place]
+            with plain_dispatch():
+                if tuple(tensor.shape) != layout.sizes:
+                    tensor = without_padding(tensor, dims, symbols)
+                if tensor.stride() != layout.strides:
+                    tensor = _laid_out(tensor, layout)
+            given[place] = tensor
         return given
 
 

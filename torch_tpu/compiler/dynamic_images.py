@@ -142,6 +142,10 @@ def _group_norm_backward(call: Call) -> Any:
     aten._adaptive_avg_pool3d.default,
     aten.adaptive_max_pool2d.default,
     aten.adaptive_max_pool3d.default,
+    aten.upsample_linear1d.default,
+    aten.upsample_bilinear2d.default,
+    aten.upsample_trilinear3d.default,
+    aten.upsample_bicubic2d.default,
 )
 def _pool(call: Call) -> Any:
     own = call.dims("self")
@@ -181,3 +185,16 @@ def _pool_backward(call: Call) -> Any:
         name: call.masked(name, 0) for name in ("grad_output", "indices") if name in call.arguments
     }
     return padded(call.run(**changes), own)
+
+
+@lowers(
+    aten.upsample_linear1d_backward.default,
+    aten.upsample_bilinear2d_backward.default,
+    aten.upsample_trilinear3d_backward.default,
+    aten.upsample_bicubic2d_backward.default,
+)
+def _resized_backward(call: Call) -> Any:
+    own = call.dims("grad_output")
+    _static_images(call, own)
+    sizes = [padded_size(own[0]), *(int(size) for size in call.result_sizes()[1:])]
+    return padded(call.run(input_size=sizes), _pooled(own, call.value))

@@ -83,6 +83,7 @@ def _tensors(values: Sequence[Any]) -> list[Any]:
     aten.hardsigmoid_backward.default,
     aten.leaky_relu_backward.default,
     aten.elu_backward.default,
+    aten.softplus.default,
     aten.softplus_backward.default,
     aten.mish_backward.default,
     aten.hardshrink_backward.default,

@@ -68,6 +68,7 @@ def _reduced(call: Call, fill: Any) -> Any:
     aten.any.default,
     aten.any.dim,
     aten.any.dims,
+    aten.count_nonzero.default,
     aten.count_nonzero.dim_IntList,
     aten.nansum.default,
 )
@@ -133,7 +134,12 @@ def _mean(call: Call) -> Any:
     return padded(mean.to(call.value.dtype), _remaining(call))
 
 
-@lowers(aten.var.correction, aten.std.correction, aten.var_mean.correction)
+@lowers(
+    aten.var.correction,
+    aten.std.correction,
+    aten.var_mean.correction,
+    aten.std_mean.correction,
+)
 def _variance(call: Call) -> Any:
     axes = _axes(call)
     if not call.has_padding("self", axes):
@@ -151,12 +157,13 @@ def _variance(call: Call) -> Any:
     variance = (centered * centered).sum(axes, keepdim=keep) / (count - correction).clamp(min=0)
     if not keep:
         mean = mean.squeeze(axes)
-    dims = _remaining(call)
-    if call.target is aten.var_mean.correction:
-        return padded(variance.to(value.dtype), dims), padded(mean.to(value.dtype), dims)
-    if call.target is aten.std.correction:
+    if call.target in (aten.std.correction, aten.std_mean.correction):
         variance = variance.sqrt()
-    return padded(variance.to(value.dtype), dims)
+    dims = _remaining(call)
+    spread = padded(variance.to(value.dtype), dims)
+    if call.target in (aten.var_mean.correction, aten.std_mean.correction):
+        return spread, padded(mean.to(value.dtype), dims)
+    return spread
 
 
 @lowers(aten.linalg_vector_norm.default)

@@ -49,7 +49,7 @@ def _as_complex(call: Call) -> Any:
     return padded(call.run(), own[:-1])
 
 
-@lowers(aten.expand.default)
+@lowers(aten.expand.default, aten.expand_copy.default)
 def _expand(call: Call) -> Any:
     sizes = call.result_sizes()
     own = call.dims("self")
@@ -60,16 +60,16 @@ def _expand(call: Call) -> Any:
     return padded(call.tensor("self").expand([padded_size(dim) for dim in dims]), dims)
 
 
-@lowers(aten.permute.default)
+@lowers(aten.permute.default, aten.permute_copy.default)
 def _permute(call: Call) -> Any:
     own = call.dims("self")
     return padded(call.run(), [own[axis] for axis in call["dims"]])
 
 
-@lowers(aten.transpose.int, aten.t.default)
+@lowers(aten.transpose.int, aten.transpose_copy.int, aten.t.default, aten.t_copy.default)
 def _transpose(call: Call) -> Any:
     dims = list(call.dims("self"))
-    if call.target is aten.t.default:
+    if call.target in (aten.t.default, aten.t_copy.default):
         dims.reverse()
     elif dims:
         left, right = call.dim("dim0"), call.dim("dim1")
@@ -77,14 +77,14 @@ def _transpose(call: Call) -> Any:
     return padded(call.run(), dims)
 
 
-@lowers(aten.unsqueeze.default)
+@lowers(aten.unsqueeze.default, aten.unsqueeze_copy.default)
 def _unsqueeze(call: Call) -> Any:
     dims = list(call.dims("self"))
     dims.insert(int(call["dim"]) % (len(dims) + 1), ())
     return padded(call.run(), dims)
 
 
-@lowers(aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims)
+@lowers(aten.squeeze, aten.squeeze_copy)
 def _squeeze(call: Call) -> Any:
     own = call.dims("self")
     which = call.arguments.get("dim")

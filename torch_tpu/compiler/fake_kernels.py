@@ -22,6 +22,9 @@ def install(fake_impls: ModuleType) -> None:
     register = fake_impls.register_op_impl
     register(torch.ops.aten._grouped_mm.default)(_for_tpu(_grouped_mm))
     register(_says_nothing)(_for_tpu(_on_cpu))
+    for name in ("linear1d", "bilinear2d", "trilinear3d", "bicubic2d"):
+        packet = getattr(torch.ops.aten, f"upsample_{name}_backward")
+        register(packet.default)(_for_tpu(_resized_backward))
 
 
 def look_up_devices(fake_tensor: ModuleType) -> None:
@@ -95,6 +98,15 @@ def _grouped_mm(
         shape = [rows, columns]
     with mode:
         return a.new_empty(shape, dtype=out_dtype)
+
+
+def _resized_backward(
+    mode: Any, op: Any, grad: Tensor, output_size: Any, input_size: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if not any(isinstance(size, torch.SymInt) for size in input_size):
+        return NotImplemented  # PyTorch's kernel knows
+    with mode:
+        return grad.new_empty(input_size)
 
 
 def _on_cpu(mode: Any, op: Any, *args: Any, **kwargs: Any) -> Any:

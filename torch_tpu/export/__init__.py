@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Platform = Literal["tpu", "cpu"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StableHLOProgram:
     """A model as one StableHLO program."""
 
@@ -31,7 +31,9 @@ class StableHLOProgram:
     #: The compiler that it is written for, "tpu" or "cpu".
     platform: str
     #: Inputs that are in no state dict, by their targets.
-    constants: Mapping[str, torch.Tensor] = field(repr=False, compare=False)
+    constants: Mapping[str, torch.Tensor] = field(compare=False)
+    #: Of the model or function.
+    name: str = "program"
 
     @property
     def inputs(self) -> tuple[Value, ...]:
@@ -54,6 +56,13 @@ class StableHLOProgram:
 
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__} {self.name!r} for {self.platform}: "
+            f"{len(self.inputs)} inputs, {len(self.outputs)} outputs, "
+            f"{len(self.text):,} characters>"
+        )
 
 
 def to_stablehlo(
@@ -84,7 +93,19 @@ def to_stablehlo(
         raise ValueError(f"[export] expected the platform 'tpu' or 'cpu', got {platform!r}")
     exported, args, kwargs = as_exported(program, args, kwargs)
     lowered = _lower.lower(exported, args, kwargs, for_tpu=platform == "tpu")
-    return StableHLOProgram(lowered.text, lowered.interface, platform, lowered.constants)
+    return StableHLOProgram(
+        lowered.text, lowered.interface, platform, lowered.constants, name_of(program)
+    )
+
+
+def name_of(program: object) -> str:
+    """What a model or function is called: its own name, or its class's."""
+    from torch.export import ExportedProgram
+
+    if isinstance(program, ExportedProgram):
+        return "program"  # it does not know
+    name = getattr(program, "__name__", None)
+    return name if isinstance(name, str) else type(program).__name__
 
 
 def as_exported(
@@ -98,6 +119,8 @@ def as_exported(
     """
     from torch.export import ExportedProgram, export
 
+    from torch_tpu.compiler.interpolation import whole_on_cpu
+
     args = _as_arguments(args)
     if isinstance(program, ExportedProgram):
         return program, args, kwargs
@@ -107,7 +130,8 @@ def as_exported(
             "only an ExportedProgram has its own"
         )
     model = program if isinstance(program, torch.nn.Module) else _FunctionModule(program)
-    exported = export(model, tuple(args or ()), dict(kwargs or {}), strict=False)
+    with whole_on_cpu():
+        exported = export(model, tuple(args or ()), dict(kwargs or {}), strict=False)
     return exported, None, None
 
 

@@ -123,8 +123,10 @@ def lower(
         kwargs: The same, by name.
         for_tpu: The compiler that the program is written for: a TPU's, else a CPU's.
     """
+    from torch_tpu.compiler.interpolation import whole_on_cpu
+
     # Functional, and no operator taken apart: the rules know more of them than the core set has.
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), whole_on_cpu():
         warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, of its own pytree code
         functional = program.run_decompositions({})
     inputs = _inputs_of(functional, args, kwargs)

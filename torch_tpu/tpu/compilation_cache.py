@@ -6,27 +6,15 @@ machine's shared memory, and in the persistent folder or bucket: see docs/compil
 
 from __future__ import annotations
 
-import json
 import os
-import struct
-import uuid
-import zipfile
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias, TypedDict
+from datetime import datetime, timedelta
+from typing import Literal, TypeAlias, TypedDict
 
-from torch_tpu import _C, __version__
+from torch_tpu import _C, stored_programs
+from torch_tpu.stored_programs import STORED_TIERS, StoredTier, TierUsage, read_members
 
-StoredTier: TypeAlias = Literal["machine", "persistent"]
 Tier: TypeAlias = Literal["process", "machine", "persistent"]
-
-STORED_TIERS: tuple[StoredTier, ...] = ("machine", "persistent")
-
-_MANIFEST = "manifest.json"
-# Bytes of a zip file's local header before the member's name: its last two fields are the lengths
-# of the name and of the extra field.
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 
 class TierStats(TypedDict):
@@ -80,17 +68,6 @@ class CacheStats(TypedDict):
     """Entries that the plugin could not load."""
     dropped_stores: int
     """Entries not written because too many were waiting to be."""
-
-
-class TierUsage(TypedDict):
-    """What a tier holds."""
-
-    location: str | None
-    """A folder or a URL; None when the tier is off."""
-    entries: int
-    bytes: int
-    limit: int
-    """Beyond this many bytes the least recently used entries are removed; 0: no limit."""
 
 
 def stats() -> CacheStats:
@@ -148,20 +125,12 @@ def programs() -> list[ProgramRecord]:
 
 def usage(tier: StoredTier) -> TierUsage:
     """What a tier holds. Lists it: this takes a while for a big folder or a remote one."""
-    settings = _C.cache_settings()
-    location = path(tier)
-    entries = _C.cache_entries(tier) if location else []
-    return {
-        "location": location,
-        "entries": len(entries),
-        "bytes": sum(size for _, size, _ in entries),
-        "limit": settings["machine_bytes" if tier == "machine" else "persistent_bytes"],
-    }
+    return stored_programs.usage(tier)
 
 
 def path(tier: StoredTier = "persistent") -> str | None:
     """The folder or URL in which a tier keeps its entries; None when it is off."""
-    return _C.cache_location(tier)
+    return stored_programs.location(tier)
 
 
 def clear(tier: Tier | Literal["all"] = "all") -> int:
@@ -176,8 +145,8 @@ def clear(tier: Tier | Literal["all"] = "all") -> int:
     _C.cache_flush(60.0)
     removed = 0
     for stored in STORED_TIERS:
-        if tier in ("all", stored) and path(stored):
-            removed += _C.cache_clear(stored)
+        if tier in ("all", stored):
+            removed += stored_programs.clear(stored)
     if tier in ("all", "process"):
         _C.clear_programs()
     return removed
@@ -190,32 +159,10 @@ def export(path: str | os.PathLike[str], *, everything: bool = False) -> int:
     the device to know it; with `everything`, all. The file appears whole or not at all, readable by
     its owner alone. Entries that are unusable, or not signed as they should be, are left out.
     """
-    scopes = None if everything else _C.cache_scopes()
-    _C.cache_flush(60.0)
-    tiers = [tier for tier in STORED_TIERS if _C.cache_location(tier)]
-    if not tiers:
-        raise ValueError(
-            "export: there is nothing to export, because both the machine and the persistent tier "
-            "are off; unset TORCH_TPU_TIER2_COMPILATION_CACHE or "
-            "TORCH_TPU_TIER3_COMPILATION_CACHE_ROOT"
-        )
-    places: dict[str, list[StoredTier]] = {}
-    for tier in tiers:
-        for name, _, _ in _C.cache_entries(tier):
-            places.setdefault(name, []).append(tier)
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            count = _write_archive(file, places, scopes)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return count
+    if everything:
+        return stored_programs.export(path)
+    scopes = _C.cache_scopes()
+    return stored_programs.export(path, fits=lambda entry: entry["scope"] == scopes[entry["kind"]])
 
 
 def preload(path: str | os.PathLike[str]) -> int:
@@ -235,68 +182,6 @@ def preload(path: str | os.PathLike[str]) -> int:
             os.fspath(path), len(problems), name[:12], problem,
         )  # fmt: skip
     return usable
-
-
-def import_archive(path: str | os.PathLike[str]) -> tuple[int, dict[str, str]]:
-    """Copy the entries of a file that :func:`export` wrote to the machine and persistent tiers.
-
-    Returns how many, and by name what was wrong with the others. Needs no device.
-    """
-    result = _C.cache_import_archive(os.fspath(path), read_members(path))
-    _C.cache_flush(600.0)
-    return result
-
-
-def read_members(path: str | os.PathLike[str]) -> list[tuple[str, int, int]]:
-    """Name, offset and size of the entries in a file that :func:`export` wrote."""
-    try:
-        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
-            infos = archive.infolist()
-            if _MANIFEST not in archive.namelist():
-                raise ValueError("it has no manifest")
-            return [_member(file, info) for info in infos if info.filename != _MANIFEST]
-    except (zipfile.BadZipFile, ValueError, struct.error) as error:
-        raise ValueError(
-            f"{os.fspath(path)}: expected a file written by torch.tpu.compilation_cache.export, "
-            f"got something else: {error}"
-        ) from error
-
-
-def _member(file: BinaryIO, info: zipfile.ZipInfo) -> tuple[str, int, int]:
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
-        raise ValueError(f"{info.filename} is compressed")
-    file.seek(info.header_offset)
-    magic, name_size, extra_size = _LOCAL_HEADER.unpack(file.read(_LOCAL_HEADER.size))
-    if magic != b"PK\3\4":
-        raise ValueError(f"{info.filename} is not where the directory says")
-    offset = info.header_offset + _LOCAL_HEADER.size + name_size + extra_size
-    return info.filename, offset, info.file_size
-
-
-def _write_archive(
-    file: BinaryIO, places: dict[str, list[StoredTier]], scopes: dict[str, bytes] | None
-) -> int:
-    count = 0
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name in sorted(places):
-            for tier in places[name]:
-                entry = _C.cache_entry(tier, name, with_content=True)
-                if entry is not None and not entry["problem"]:
-                    if scopes is None or entry["scope"] == scopes[entry["kind"]]:
-                        archive.writestr(zipfile.ZipInfo(name), entry["content"])
-                        count += 1
-                    break
-        import torch
-
-        manifest = {
-            "format": "torch_tpu compilation cache",
-            "torch_tpu": __version__,
-            "torch": torch.__version__,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "entries": count,
-        }
-        archive.writestr(zipfile.ZipInfo(_MANIFEST), json.dumps(manifest, indent=2) + "\n")
-    return count
 
 
 @dataclass(frozen=True)
