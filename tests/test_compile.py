@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 from compare import assert_same, dispatch_stats, named_tensors
 from torch.utils.checkpoint import checkpoint
 
-from torch_tpu import PerformanceWarning, tpu
+from torch_tpu import _C, PerformanceWarning, tpu
 from torch_tpu.compiler.graph import compile_graph
 from torch_tpu.tpu import EagerMode
 
@@ -881,3 +883,45 @@ def test_results_that_die_on_another_thread() -> None:
     assert tpu.memory_allocated() == before
     for i in range(60):
         assert_same(results[i], torch.full((2,), i + 1.0))
+
+
+def test_a_call_lets_go_of_its_inputs() -> None:
+    """The caller's list is empty then, and what nobody else holds is gone; also after an error."""
+
+    def body(inputs: list[Any]) -> list[Any]:
+        first, second, host = inputs
+        if first.dim() == 2:
+            raise ValueError("no matrices")
+        return [first + second + host, second]
+
+    graph = _C.CompiledGraph("sum", body, [], [])
+    second, host = torch.tensor([1.0, 2.0], device="tpu"), torch.tensor([3.0, 4.0])
+    for third in (host, host.to("tpu")):
+        for _ in range(2):
+            inputs = [torch.full((2,), 5.0, device="tpu"), second, third]
+            gone = weakref.ref(inputs[0])
+            total, same = graph(inputs)
+            assert inputs == [] and gone() is None
+            assert same is second
+            assert_same(total, torch.tensor([9.0, 11.0]))
+    del same
+    inputs = [torch.ones(2, 2, device="tpu"), second, host]
+    gone = weakref.ref(inputs[0])
+    with pytest.raises(ValueError, match="no matrices"):
+        graph(inputs)
+    assert inputs == [] and gone() is None
+    assert sys.getrefcount(second) == 2  # here, and in the argument
+
+
+def test_inputs_among_the_results() -> None:
+    graph = _C.CompiledGraph("inputs", lambda inputs: [inputs[2], inputs[0], inputs[2], 3], [], [])
+    x, host = torch.rand(2, device="tpu"), torch.rand(2)
+    results = graph([x, 1, host])
+    assert results[1] is x and results[3] == 3
+    for copy in (results[0], results[2]):
+        assert copy.device.type == "tpu"
+        assert_same(copy, host)
+    back = _C.CompiledGraph("back", lambda inputs: [inputs[0], inputs[1]], [], [True, False])
+    on_host, y = back([host, x])
+    assert on_host is host and y.device.type == "tpu"
+    assert_same(y, x.cpu())

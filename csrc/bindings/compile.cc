@@ -48,11 +48,46 @@ Values values_from(const py::list& list) {
   return values;
 }
 
+// The list's objects, in another list; it is empty afterwards.
+py::object taken_from(const py::list& list) {
+  const Py_ssize_t size = PyList_GET_SIZE(list.ptr());
+  auto taken = py::reinterpret_steal<py::object>(PyList_GetSlice(list.ptr(), 0, size));
+  if (!taken || PyList_SetSlice(list.ptr(), 0, size, nullptr) != 0) throw py::error_already_set();
+  return taken;
+}
+
+// Of a list that lives longer.
+compile::BorrowedValues borrowed_from(const py::object& list) {
+  const Py_ssize_t size = PyList_GET_SIZE(list.ptr());
+  compile::BorrowedValues values(static_cast<size_t>(size));
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    PyObject* const object = PyList_GET_ITEM(list.ptr(), i);
+    if (THPVariable_Check(object)) {
+      values.borrow(THPVariable_Unpack(object));
+    } else {
+      values.add_plain(from_python(object));
+    }
+  }
+  return values;
+}
+
 py::list list_from(Values values) {
   py::list out(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
     PyList_SET_ITEM(out.ptr(), static_cast<Py_ssize_t>(i),
                     to_python(std::move(values[i])).release().ptr());
+  }
+  return out;
+}
+
+// The results of a call with these inputs.
+py::list list_from(CompiledGraph::CallResults results, const py::object& inputs) {
+  py::list out(results.size());
+  for (size_t i = 0; i < results.size(); ++i) {
+    const int input = results[i].input;
+    PyObject* const object = input >= 0 ? Py_NewRef(PyList_GET_ITEM(inputs.ptr(), input))
+                                        : to_python(std::move(results[i].value)).release().ptr();
+    PyList_SET_ITEM(out.ptr(), static_cast<Py_ssize_t>(i), object);
   }
   return out;
 }
@@ -126,10 +161,10 @@ void bind_compile(py::module_& m) {
       .def(
           "__call__",
           [](CompiledGraph& graph, const py::list& inputs) {
-            Values values = values_from(inputs);
-            // The caller's references go, so that what nobody else holds can go as well.
-            PyList_SetSlice(inputs.ptr(), 0, PyList_GET_SIZE(inputs.ptr()), nullptr);
-            Values results;
+            // The caller's references go, so that what nobody else holds goes with the call.
+            const py::object kept = taken_from(inputs);
+            compile::BorrowedValues values = borrowed_from(kept);
+            CompiledGraph::CallResults results;
             {
               const py::gil_scoped_release release;
               try {
@@ -143,7 +178,7 @@ void bind_compile(py::module_& m) {
                 throw;
               }
             }
-            return list_from(std::move(results));
+            return list_from(std::move(results), kept);
           },
           py::arg("inputs"))
       .def_property_readonly("num_programs", &CompiledGraph::num_programs)

@@ -37,6 +37,13 @@ at::Tensor on_the_host(const at::Tensor& t,
   return copy != copies.end() ? copy->first : t.cpu();
 }
 
+CompiledGraph::CallResults results_of(CompiledGraph::Values values) {
+  CompiledGraph::CallResults results;
+  results.reserve(values.size());
+  for (c10::IValue& value : values) results.push_back({.value = std::move(value)});
+  return results;
+}
+
 // Behind a program in which a loop has drawn random numbers, by what it says; waits for it.
 void move_generator(int device, const runtime::DeviceBufferPtr& steps) {
   TensorForm number;
@@ -173,9 +180,10 @@ CompiledGraph::SpecializationPtr CompiledGraph::specialize(const Values& inputs,
   return out;
 }
 
-CompiledGraph::Values CompiledGraph::bind(const Specialization& specialization,
-                                          const eager::CallState& state, eager::BufferList buffers,
-                                          const Values& inputs, const Copies& copies) const {
+CompiledGraph::CallResults CompiledGraph::bind(const Specialization& specialization,
+                                               const eager::CallState& state,
+                                               eager::BufferList& buffers, const Values& inputs,
+                                               const Copies& copies) const {
   std::vector<at::Tensor> made(specialization.storages.size());
   // Of each slot, a tensor that has the storage.
   std::vector<const at::Tensor*> owners;
@@ -190,19 +198,24 @@ CompiledGraph::Values CompiledGraph::bind(const Specialization& specialization,
     }
     return *owners[slot];
   };
-  Values out;
+  CallResults out;
   out.reserve(specialization.results.size());
   for (size_t i = 0; i < specialization.results.size(); ++i) {
     const Result& r = specialization.results[i];
     if (r.kind == Result::Kind::kConstant) {
-      out.push_back(r.constant);
+      out.push_back({.value = r.constant});
       continue;
     }
     const bool on_host = i < on_host_.size() && on_host_[i];
     if (r.kind == Result::Kind::kGiven) {
-      at::Tensor t = inputs[r.storage].toTensor();
-      if (on_host) t = on_the_host(t, copies);
-      out.emplace_back(std::move(t));
+      const at::Tensor& t = inputs[r.storage].toTensor();
+      if (on_host) {
+        out.push_back({.value = on_the_host(t, copies)});
+      } else if (!copies.empty()) {
+        out.push_back({.value = t});
+      } else {
+        out.push_back({.value = {}, .input = static_cast<int>(r.storage)});
+      }
       continue;
     }
     at::Tensor t;
@@ -218,12 +231,12 @@ CompiledGraph::Values CompiledGraph::bind(const Specialization& specialization,
       share_version(t, same);
     }
     if (on_host) t = t.cpu();
-    out.emplace_back(std::move(t));
+    out.push_back({.value = std::move(t)});
   }
   return out;
 }
 
-CompiledGraph::Values CompiledGraph::inside(Values inputs) {
+CompiledGraph::Values CompiledGraph::inside(BorrowedValues inputs) {
   const auto check = [&](const c10::IValue& value) {
     if (value.isTensor() && value.toTensor().defined() && !eager::is_tpu(value.toTensor())) {
       throw eager::TraceAborted(name_ + " takes a tensor on the CPU");
@@ -231,13 +244,13 @@ CompiledGraph::Values CompiledGraph::inside(Values inputs) {
   };
   {
     const std::lock_guard lock(mutex_);
-    inputs.insert(inputs.end(), constants_.begin(), constants_.end());
+    for (const c10::IValue& value : constants_) inputs.add(value);
   }
-  for (const c10::IValue& value : inputs) check(value);
+  for (const c10::IValue& value : *inputs) check(value);
   if (std::find(on_host_.begin(), on_host_.end(), true) != on_host_.end()) {
     throw eager::TraceAborted(name_ + " gives a tensor on the CPU");
   }
-  return body_(inputs);
+  return body_(*inputs);
 }
 
 CompiledGraph::Values CompiledGraph::one_by_one(const Values& inputs, const Copies& copies) const {
@@ -257,11 +270,11 @@ CompiledGraph::Values CompiledGraph::one_by_one(const Values& inputs, const Copi
   return results;
 }
 
-CompiledGraph::Values CompiledGraph::operator()(Values inputs) {
-  if (eager::Trace::current()) return inside(std::move(inputs));
+CompiledGraph::CallResults CompiledGraph::operator()(BorrowedValues inputs) {
+  if (eager::Trace::current()) return results_of(inside(std::move(inputs)));
   int device = -1;
   bool host = false;
-  for (const c10::IValue& value : inputs) {
+  for (const c10::IValue& value : *inputs) {
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     if (!eager::is_tpu(value.toTensor())) {
       host = true;
@@ -272,15 +285,16 @@ CompiledGraph::Values CompiledGraph::operator()(Values inputs) {
   if (device < 0) device = eager::current_device();
   Copies copies;
   if (host) {
-    for (c10::IValue& value : inputs) {
+    for (size_t i = 0; i < inputs->size(); ++i) {
+      const c10::IValue& value = (*inputs)[i];
       if (!value.isTensor() || !value.toTensor().defined()) continue;
       const at::Tensor t = value.toTensor();
       if (eager::is_tpu(t)) continue;
       copies.emplace_back(t, to_device(t, device));
-      value = copies.back().second;
+      inputs.replace(i, copies.back().second);
     }
   }
-  const size_t num_given = inputs.size();
+  const size_t num_given = inputs->size();
   if (!constants_.empty()) {
     const std::lock_guard lock(mutex_);
     for (c10::IValue& value : constants_) {
@@ -289,19 +303,19 @@ CompiledGraph::Values CompiledGraph::operator()(Values inputs) {
         moved = to_device(value.toTensor(), device);
         if (!eager::DryRun::current()) value = moved;  // there it holds no data
       }
-      inputs.push_back(std::move(moved));
+      inputs.add(std::move(moved));
     }
   }
   if (eager::checks_nan() && !eager::DryRun::current()) [[unlikely]] {
-    return one_by_one(inputs, copies);
+    return results_of(one_by_one(*inputs, copies));
   }
   const eager::ScopedCallState state;
-  eager::gather_values(inputs, *state);
+  eager::gather_values(*inputs, *state);
   SpecializationPtr specialization = find(state->key);
   const bool known = specialization != nullptr;
   std::string difference;  // of a new one, while explaining
   if (!known) {
-    specialization = specialize(inputs, inputs.size() - num_given, *state);
+    specialization = specialize(*inputs, inputs->size() - num_given, *state);
     if (eager::explaining()) difference = difference_to_nearest(*specialization);
     const std::lock_guard lock(mutex_);
     known_.insert(known_.begin(), specialization);
@@ -316,7 +330,7 @@ CompiledGraph::Values CompiledGraph::operator()(Values inputs) {
   if (specialization->random_output >= 0) {
     move_generator(state->device, buffers[static_cast<size_t>(specialization->random_output)]);
   }
-  Values out = bind(*specialization, *state, std::move(buffers), inputs, copies);
+  CallResults out = bind(*specialization, *state, buffers, *inputs, copies);
   for (const auto& [original, copy] : copies) {
     const int slot = state->find_slot(eager::device_storage(copy));
     const auto& written = specialization->program->outputs;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "compile/borrowed_values.h"
 #include "compile/graph_signature.h"
 #include "compile/tensor_form.h"
 #include "eager/program.h"
@@ -22,6 +23,12 @@ class CompiledGraph {
   // Runs the graph's operators on what it is given, in the order of the inputs: tensors of a trace,
   // whole numbers and None. Gives tensors of the trace, whole numbers and None.
   using Body = std::function<Values(const Values& inputs)>;
+  // Of a call: a value, or one of its inputs as it is, for which no reference is counted either.
+  struct CallResult {
+    c10::IValue value;
+    int input = -1;  // its place
+  };
+  using CallResults = std::vector<CallResult>;
 
   // `name` is for messages and dumps. The inputs of a call are followed by `constants`.
   // `on_host[i]`: result i is to be a CPU tensor. `options` are XLA's flags for its programs.
@@ -33,7 +40,7 @@ class CompiledGraph {
   // Runs the graph. CPU tensors among the inputs are copied to the device, and back when the graph
   // writes to them. Throws what `body` throws when the signature is new. While operators are
   // checked for NaN there is no program: they run one by one.
-  Values operator()(Values inputs);
+  CallResults operator()(BorrowedValues inputs);
 
   // Programs made so far, one for each signature.
   size_t num_programs() const;
@@ -62,7 +69,7 @@ class CompiledGraph {
   using Copies = std::vector<std::pair<at::Tensor, at::Tensor>>;
 
   // As a part of the program that is being traced on this thread (see step_trace.h).
-  Values inside(Values inputs);
+  Values inside(BorrowedValues inputs);
   // Without a program.
   Values one_by_one(const Values& inputs, const Copies& copies) const;
   SpecializationPtr find(std::span<const uint64_t> key) const;
@@ -71,8 +78,8 @@ class CompiledGraph {
   // `inputs` end with `num_constants` tensors of the graph's own.
   SpecializationPtr specialize(const Values& inputs, size_t num_constants,
                                const eager::CallState& state) const;
-  Values bind(const Specialization& specialization, const eager::CallState& state,
-              eager::BufferList buffers, const Values& inputs, const Copies& copies) const;
+  CallResults bind(const Specialization& specialization, const eager::CallState& state,
+                   eager::BufferList& buffers, const Values& inputs, const Copies& copies) const;
 
   const std::string name_;
   const Body body_;
