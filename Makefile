@@ -49,19 +49,30 @@ test: $(DONE)/package ## set everything up and run the C++ and the Python tests
 	$(BIN)/pytest $(ARGS); \
 	if ((cpp != 0)); then echo "The C++ unit tests FAILED (see above)." >&2; exit $$cpp; fi
 
-# What does not depend on the mode, or sets it itself, is left out.
-OTHER_MODES := --ignore=tests/test_aot.py --ignore=tests/test_cache_command.py \
-  --ignore=tests/test_compilation_cache.py --ignore=tests/test_conformance.py \
-  --ignore=tests/test_compile_conformance.py --ignore=tests/test_compile_models.py \
-  --ignore=tests/test_warmup.py --ignore=tests/test_modes.py --ignore=tests/test_debug_mode.py \
-  --ignore=tests/test_deferred.py --ignore=tests/test_explain.py
+# The whole suite runs in each mode, but for files
+# - that set the mode themselves, or are about one;
+SET_THE_MODE := modes debug_mode deferred explain
+# - about programs that are compiled and not run (one test of them in each mode);
+COMPILED_ONLY := aot
+# - about what is kept of compiled programs, which are counted one for each operator;
+KEPT_PROGRAMS := cache_command compilation_cache
+# - about steps captured whole, which every mode launches as one program (one test in each mode).
+CAPTURED_STEPS := compile_step
+# and in the deferred mode
+# - about compiling the programs of single operators beforehand;
+SINGLE_PROGRAMS := warmup
+# - that answer prompts of a growing length, each another graph to compile (test_models does so with
+#   smaller models).
+GROWING := quickstart
+left_out = $(patsubst %,--ignore=tests/test_%.py,$(1))
+OTHER_MODES := $(call left_out,$(SET_THE_MODE) $(COMPILED_ONLY) $(KEPT_PROGRAMS) $(CAPTURED_STEPS))
 .PHONY: test-debug
 test-debug: $(DONE)/package ## the Python tests again, in the debug mode
 	@TORCH_TPU_LAUNCH_BLOCKING=1 $(BIN)/pytest $(OTHER_MODES) $(ARGS)
 
 .PHONY: test-deferred
 test-deferred: $(DONE)/package ## the Python tests again, in the deferred mode
-	@TORCH_TPU_DEFER_AND_FUSE=1 $(BIN)/pytest $(OTHER_MODES) $(ARGS)
+	@TORCH_TPU_DEFER_AND_FUSE=1 $(BIN)/pytest $(OTHER_MODES) $(call left_out,$(SINGLE_PROGRAMS) $(GROWING)) $(ARGS)
 
 .PHONY: ctest
 ctest: $(DONE)/cpp-tests ## only the C++ unit tests

@@ -313,19 +313,45 @@ def hbm_use(mode: str, topology: str) -> HbmUse:
     return HbmUse(arrays, code, with_vector_memory=peak)
 
 
-def programs_of_depth(layers: int, width: int) -> tuple[int, int, int, float]:
-    """Operators a step, distinct programs, programs dispatched, and compile seconds of 4 steps."""
+@dataclass(frozen=True)
+class Depth:
+    """What four training steps of a model take to compile."""
+
+    operators: int
+    """Recorded in a step."""
+    distinct: int
+    """Programs."""
+    dispatched: int
+    """Runs of programs, in all steps."""
+    largest: int
+    """Characters of the longest program."""
+    characters: int
+    """Of all distinct programs."""
+    compile_seconds: float
+    """As the compiler's threads took them, added up: more than passed where several compiled."""
+    processor_seconds: float
+    """Of the process in these steps: compiling, and a little running."""
+
+
+def programs_of_depth(layers: int, width: int) -> Depth:
+    """Trains a model that no program has been compiled for yet."""
     tpu = torch.tpu  # type: ignore[attr-defined]
-    with in_mode(FUSED), tpu.explain() as explanation:
+    with in_mode(FUSED):
         step = train_step(layers, width, 32, 4)
-        for _ in range(3):
+        tpu.synchronize()
+        started = time.process_time()
+        with tpu.explain() as explanation:
+            for _ in range(3):
+                step()
+            before = tpu.dispatch_stats()["ops"]
             step()
-        before = tpu.dispatch_stats()["ops"]
-        step()
-        operators = tpu.dispatch_stats()["ops"] - before
+            operators = tpu.dispatch_stats()["ops"] - before
+        spent = time.process_time() - started
     programs = explanation.programs
     new = [p for p in programs if not p.known]
-    return operators, len(new), len(programs), sum(p.compile_seconds for p in new)
+    sizes = [len(p.stablehlo) for p in new]
+    seconds = sum(p.compile_seconds for p in new)
+    return Depth(operators, len(new), len(programs), max(sizes), sum(sizes), seconds, spent)
 
 
 def print_table(rows: Sequence[Sequence[str]]) -> None:
@@ -389,11 +415,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         print_table(rows)
     if "depth" in wanted:
-        rows = [["layers", "operators a step", "distinct programs", "dispatched", "compile s"]]
+        titles = "operators a step", "distinct programs", "dispatched", "largest, kB", "all, kB"
+        rows = [["layers", *titles, "compile s", "processor s"]]
         # Widths of their own: neither has programs that the other brought.
         for layers, width in ((12, 64), (48, 72)):
-            operators, new, dispatched, seconds = programs_of_depth(layers, width)
-            rows.append([str(layers), str(operators), str(new), str(dispatched), f"{seconds:.1f}"])
+            d = programs_of_depth(layers, width)
+            counts = (
+                d.operators,
+                d.distinct,
+                d.dispatched,
+                d.largest // 1000,
+                d.characters // 1000,
+            )
+            times = f"{d.compile_seconds:.1f}", f"{d.processor_seconds:.1f}"
+            rows.append([str(layers), *map(str, counts), *times])
         print_table(rows)
     return 0
 

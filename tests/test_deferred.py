@@ -363,6 +363,10 @@ def test_failing_graph_names_the_operator_and_its_line() -> None:
     out = subprocess_python.run(FAILING, TORCH_TPU_DEBUG_STACKS="1")
     assert "aten::repeat" in out
     assert "OutOfMemoryError" in out and "line 6, in big" in out
+    assert re.search(
+        r"out of device memory \(live: \d+ bytes in \d+ arrays.*\): aten::repeat\(", out
+    )
+    assert ".;" not in out
     assert "goes on: 3.5" in out
 
 
@@ -678,6 +682,128 @@ def test_depth_does_not_make_more_programs(device: torch.device) -> None:
         new.append(sum(not p.known for p in explanation.programs))
     assert abs(distinct[0] - distinct[1]) <= 2, distinct
     assert new[1] <= 4 < new[0], new
+
+
+# --- lists of many tensors: a program for a piece of them --------------------------------------
+
+
+def _parameters(layers: int, width: int, device: str | torch.device) -> list[torch.Tensor]:
+    """Those of equal layers, between others."""
+    shapes = [(9, width), *[(3, width), (width,), (5, width), (5,)] * layers, (2, width)]
+    return [torch.randn(shape).to(device).requires_grad_() for shape in shapes]
+
+
+def _optimize(
+    layers: int, width: int, device: str | torch.device, make: Callable[..., torch.optim.Optimizer]
+) -> list[torch.Tensor]:
+    """Steps with clipped gradients; all that is left behind, and the norms."""
+    torch.manual_seed(3)
+    parameters = _parameters(layers, width, device)
+    optimizer = make(parameters)
+    norms = []
+    for step in range(4):
+        for p in parameters:
+            p.grad = torch.randn(p.shape).to(device)
+        norms.append(nn.utils.clip_grad_norm_(parameters, 0.5, foreach=True))
+        optimizer.step()
+        if step % 2:
+            norms[-1].item()
+    return [t.detach().cpu() for t in (*norms, *parameters, *_grads(*parameters))]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, foreach=True),
+        lambda p: torch.optim.AdamW(p, lr=0.05, foreach=True),
+        lambda p: torch.optim.AdamW(p, lr=0.05, fused=True),
+    ],
+    ids=["SGD", "AdamW", "fused"],
+)
+def test_optimizer_of_many_parameters(
+    device: torch.device, make: Callable[..., torch.optim.Optimizer]
+) -> None:
+    """The programs for twice the layers are the same ones, run more often."""
+    new, largest = [], []
+    for layers in (32, 64):
+        with tpu.explain() as explanation:
+            results = _optimize(layers, 4, device, make)
+        for actual, expected in zip(results, _optimize(layers, 4, "cpu", make), strict=True):
+            torch.testing.assert_close(actual, expected, rtol=2e-5, atol=2e-5)
+        new.append(sum(not p.known for p in explanation.programs))
+        # All but the norm of the norms, and what makes an optimizer's state.
+        pieces = [p for p in explanation.programs if "_foreach" in p.calls[0] + p.calls[-1]]
+        pieces += [p for p in explanation.programs if "_fused" in p.calls[-1]]
+        largest.append(max(len(p.calls[-1]) for p in pieces))
+    assert new[1] <= 3 < new[0], new
+    assert largest[1] == largest[0], largest
+
+
+def test_operators_of_many_tensors(device: torch.device) -> None:
+    """Results in order, numbers beside tensors, values of other pieces, views."""
+
+    def body(place: str | torch.device) -> list[torch.Tensor]:
+        torch.manual_seed(4)
+        x = [p.detach() for p in _parameters(34, 4, place)]
+        factors = [0.5 + 0.01 * k for k in range(len(x))]
+        y = torch._foreach_mul(x, factors)
+        torch._foreach_add_(x, y, alpha=0.5)
+        norms = torch._foreach_norm(x)
+        total = torch.stack(norms).sum()
+        torch._foreach_div_(x, total)
+        scaled = torch._foreach_mul(x, torch._foreach_mul(y, total)[-1].sum())
+        flat = torch.arange(4.0 * len(x), device=place)
+        views = [flat[4 * k : 4 * k + 4] for k in range(len(x))]
+        torch._foreach_mul_(views, factors)
+        torch._foreach_add_(views, 1.5)
+        return [*x, *y, *norms, total, *scaled, flat]
+
+    for actual, expected in zip(body(device), body("cpu"), strict=True):
+        compare.assert_same(actual, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("step", ["compose", "submit"])
+def test_a_piece_that_fails(device: torch.device, step: str) -> None:
+    """One that cannot be composed runs one by one; one that cannot be submitted fails alone."""
+    x = [torch.full((4,), 0.5).to(device) for _ in range(192)]
+    tpu.synchronize()
+    _C.fail_next_graph(step)
+    y = torch._foreach_mul(x, 2.5)
+    torch._foreach_add_(y, 1.25)
+    failed = 0
+    for value in y:
+        try:
+            compare.assert_same(value, torch.full((4,), 2.5))
+        except RuntimeError as error:
+            assert "a failure was asked for" in str(error)  # noqa: PT017
+            failed += 1
+    assert failed == (32 if step == "submit" else 0)
+
+
+def test_pieces_are_updated_in_place(device: torch.device) -> None:
+    """Though a program before reads them too."""
+    x = [torch.full((32, 32), 0.5).to(device) for _ in range(192)]
+    for _ in range(2):
+        gc.collect()
+        tpu.synchronize()
+        tpu.reset_peak_memory_stats()
+        before = tpu.memory_allocated()
+        torch._foreach_mul_(x, torch.stack(torch._foreach_norm(x)).sum())
+        torch._foreach_add_(x, 1.5)
+        tpu.synchronize()
+    assert tpu.max_memory_allocated() - before < len(x) * x[0].nbytes / 8
+
+
+def test_pieces_that_nobody_holds_are_not_run(device: torch.device) -> None:
+    x = [torch.full((4,), 0.5).to(device) for _ in range(192)]
+    tpu.synchronize()
+    with tpu.explain() as explanation:
+        norms = torch._foreach_norm(torch._foreach_mul(x, 2.5))
+        torch._foreach_mul(x, norms[3])
+        kept = norms[100] + 1.5
+        del norms
+        compare.assert_same(kept, torch.tensor(4.0))
+    assert [len(p.calls) for p in explanation.programs] == [2, 1]
 
 
 def test_repetition_is_found_in_backward_too(device: torch.device) -> None:

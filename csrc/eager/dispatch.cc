@@ -6,6 +6,7 @@
 #include "eager/device_context.h"
 #include "eager/dry_run.h"
 #include "eager/explain.h"
+#include "eager/list_pieces.h"
 #include "eager/mode.h"
 #include "eager/program.h"
 #include "eager/trace.h"
@@ -135,8 +136,8 @@ void rethrow_as_torch_error(const char* what) {
     throw;
   } catch (const pjrt::Error& e) {
     if (e.code() == kResourceExhausted) {
-      TORCH_CHECK_WITH(OutOfMemoryError, false, what, ": out of device memory: ", e.what(), "; ",
-                       live_memory(current_device()));
+      TORCH_CHECK_WITH(OutOfMemoryError, false, what, ": out of device memory (",
+                       live_memory(current_device()), "): ", e.what());
     }
     TORCH_CHECK(false, what, ": ", e.what());
   } catch (const lowering::InvalidArgument& e) {
@@ -173,9 +174,14 @@ void dispatch(const OperatorInfo& info, const c10::OperatorHandle& op, torch::ji
       return;
     }
     runtime::statistics().ops.fetch_add(1, std::memory_order_relaxed);
-    if (current_mode() == EagerMode::kDeferNeverAndLaunchBlocking && !DryRun::current())
-        [[unlikely]] {
+    const EagerMode mode = current_mode();
+    if (mode == EagerMode::kDeferNeverAndLaunchBlocking && !DryRun::current()) [[unlikely]] {
       debug_call(info, op, stack, [&] { find_and_run(info, op, false, stack); });
+      return;
+    }
+    if (mode == EagerMode::kDeferAndFuse && info.element_by_element && !DryRun::current() &&
+        call_in_pieces(info, stack,
+                       [&](torch::jit::Stack& piece) { find_and_run(info, op, false, piece); })) {
       return;
     }
     find_and_run(info, op, false, stack);

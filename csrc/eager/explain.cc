@@ -306,7 +306,8 @@ void explain_graph(CutReason reason, bool known, uint64_t key,
   graph.names = note.calls = names_of(graph.form);
   for (GraphForm::Call& call : graph.form.calls) call.name = nullptr;  // it may go
   const std::lock_guard lock(n.mutex);
-  note.shared = n.is_shared(program);
+  // One operator runs by its own program, which its signature's first call has made.
+  note.shared = note.calls->size() == 1 ? program->ready() : n.is_shared(program);
   if (wanted) {
     note.difference = n.difference_of_compiled(graph);
     if (note.difference.empty()) note.difference = difference_to_nearest(graph, n.graphs);

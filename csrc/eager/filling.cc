@@ -5,8 +5,6 @@
 #include <ATen/native/Resize.h>
 #include <c10/core/DefaultDtype.h>
 
-#include "eager/cpu_error.h"
-
 namespace torch_tpu::eager {
 
 namespace {
@@ -37,9 +35,10 @@ at::Tensor& bernoulli_out(const at::Tensor& self, std::optional<at::Generator> g
 
 }  // namespace
 
-FillingFunctor::FillingFunctor(const OperatorInfo& info) : info_(info) {
+FillingFunctor::FillingFunctor(const OperatorInfo& info)
+    : info_(info), promotes_(info.name.starts_with("aten::clamp")) {
   for (size_t i = 0; i < info.arguments.size(); ++i) {
-    if (info.arguments[i].kind == ArgumentKind::kNumber) number_ = i;
+    if (info.arguments[i].kind == ArgumentKind::kNumber) numbers_.push_back(i);
     if (info.arguments[i].kind == ArgumentKind::kDtype) dtype_ = i;
   }
 }
@@ -47,33 +46,32 @@ FillingFunctor::FillingFunctor(const OperatorInfo& info) : info_(info) {
 void FillingFunctor::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
                                 torch::jit::Stack* stack) {
   const c10::IValue* const arguments = stack->data() + (stack->size() - info_.arguments.size());
-  const at::Scalar value = arguments[number_].toScalar();
-  if (dtype_ && !arguments[*dtype_].isNone()) {
-    check_fits(value, arguments[*dtype_].toScalarType());
-  } else if (arguments[0].isTensor()) {
-    check_fits(value, arguments[0].toTensor().scalar_type());
-  } else if (value.isFloatingPoint()) {
-    check_fits(value, c10::get_default_dtype_as_scalartype());
+  for (const size_t number : numbers_) {
+    if (arguments[number].isNone()) continue;
+    const at::Scalar value = arguments[number].toScalar();
+    if (dtype_ && !arguments[*dtype_].isNone()) {
+      check_fits(value, arguments[*dtype_].toScalarType());
+    } else if (arguments[0].isTensor()) {
+      const c10::ScalarType dtype = arguments[0].toTensor().scalar_type();
+      // Beside a number of a higher category the dtype of the result is another one; floating-point
+      // limits may be out of reach, as on CUDA.
+      const bool fits_itself =
+          c10::isIntegralType(dtype, /*includeBool=*/false) && value.isIntegral(true);
+      if (!promotes_ || fits_itself) check_fits(value, dtype);
+    } else if (value.isFloatingPoint()) {
+      check_fits(value, c10::get_default_dtype_as_scalartype());
+    }
   }
-  dispatch(info_, op, *stack);
-}
-
-void IntervalFunctor::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet,
-                                 torch::jit::Stack* stack) {
-  const std::span<const c10::IValue> arguments(
-      stack->data() + (stack->size() - info_.arguments.size()), info_.arguments.size());
-  if (arguments[1].toDouble() > arguments[2].toDouble()) throw_as_cpu_does(op, arguments);
   dispatch(info_, op, *stack);
 }
 
 void register_filling(torch::Library& aten) {
   aten.impl("bernoulli.out", TORCH_FN(bernoulli_out));
-  const c10::OperatorHandle uniform =
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::uniform_", "");
-  aten.impl("uniform_", torch::CppFunction::makeFromBoxedFunctor(
-                            std::make_unique<IntervalFunctor>(operator_info(uniform))));
-  for (const char* overload : {"fill_.Scalar", "full", "full_like", "new_full",
-                               "masked_fill.Scalar", "masked_fill_.Scalar"}) {
+  for (const char* overload :
+       {"fill_.Scalar", "full", "full_like", "new_full", "masked_fill.Scalar",
+        "masked_fill_.Scalar", "index_fill.int_Scalar", "index_fill_.int_Scalar", "scatter.value",
+        "scatter_.value", "constant_pad_nd", "clamp", "clamp_", "clamp_min", "clamp_min_",
+        "clamp_max", "clamp_max_"}) {
     const std::string name(overload);
     const size_t dot = name.find('.');
     const c10::OperatorHandle op = c10::Dispatcher::singleton().findSchemaOrThrow(

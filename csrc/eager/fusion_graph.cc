@@ -12,6 +12,7 @@
 #include "eager/device_context.h"
 #include "eager/explain.h"
 #include "eager/generator.h"
+#include "eager/list_pieces.h"
 #include "eager/signature_history.h"
 #include "pjrt/error.h"
 #include "runtime/batch.h"
@@ -30,6 +31,8 @@ namespace {
 
 // A graph of more operators than this is closed: compile time grows faster than the program.
 constexpr size_t kMaxCalls = 2000;
+// With several parts (see below), each of which has its own program, all of them.
+constexpr size_t kMaxCallsOfParts = 8 * kMaxCalls;
 // So many different graphs are remembered: a fused program takes more memory mappings than others
 // (see find_program()).
 size_t max_graphs() { return std::max<size_t>(16, max_programs() / 8); }
@@ -76,15 +79,17 @@ class Graph;
 // The values of a graph that is not closed yet ask for it to be closed.
 class OpenBatch final : public runtime::Batch {
  public:
-  explicit OpenBatch(Graph& graph) : graph_(graph) {}
+  OpenBatch(Graph& graph, uint64_t number) : graph_(graph), number_(number) {}
   void demand() const override;
   void begin() const override;
   size_t operators() const override { return operators_; }
   void set_operators(size_t n) { operators_ = n; }
+  uint64_t number() const { return number_; }  // of the graph, when it was open
   void settle() { settled_.store(true, std::memory_order_release); }
 
  private:
   Graph& graph_;
+  const uint64_t number_;
   size_t operators_ = 0;
   // What is submitted now comes after it. Then the graph's locks must not be asked for: whoever
   // submits what reads this batch holds one.
@@ -135,7 +140,8 @@ void replay(const Replay& what, runtime::Batch& batch, const std::exception_ptr&
     const Program& program = *call.program;
     const auto explained = [&](const std::exception& e) {
       const std::string name = call_of_program(program.id, program.executable->what());
-      return name + " failed in a fused program: " + e.what() +
+      return name + (what.calls.size() > 1 ? " failed in a fused program: " : " failed: ") +
+             e.what() +
              (call.stack.empty() ? "\nTORCH_TPU_DEBUG_STACKS=1 shows the code that called it."
                                  : "\nIt was called here:\n" + call.stack);
     };
@@ -170,11 +176,42 @@ void replay(const Replay& what, runtime::Batch& batch, const std::exception_ptr&
   explain_replay(names_of(what.calls), error);
 }
 
+// What becomes one program. Mostly there is one part, with all of the graph. But where operators
+// are called for pieces of long lists (list_pieces.h), what is done to a piece is a part; it does
+// not wait for other parts of its phase, only for earlier ones.
+struct Part {
+  explicit Part(std::shared_ptr<OpenBatch> of) : batch(std::move(of)) {}
+
+  uint32_t phase = 0;
+  uint32_t piece = 0;  // of the lists; 0: what was called as a whole
+  std::shared_ptr<OpenBatch> batch;
+  std::deque<Call> calls;
+  std::vector<uint32_t> operands;
+  std::vector<runtime::DeviceBufferPtr> inputs, values;
+  // The inputs that also have a place in another part.
+  std::unordered_map<const runtime::DeviceBuffer*, uint32_t> shared;
+  Structure structure;
+  uint64_t hash = 0;
+  // Once it is closed:
+  std::shared_ptr<Replay> what = std::make_shared<Replay>();
+  bool known = false;  // and has come before
+  std::exception_ptr error;
+
+  void add_word(uint64_t word) {
+    structure.push_back(word);
+    hash = runtime::mix(hash, word);
+  }
+  uint32_t add_input(runtime::DeviceBufferPtr buffer) {
+    inputs.push_back(std::move(buffer));
+    return input_code(inputs.size() - 1);
+  }
+  // Somebody waits for what it computes.
+  bool runs() const { return !error && !batch->outputs.empty(); }
+};
+
 class Graph {
  public:
-  explicit Graph(int device) : device_(device), batch_(std::make_shared<OpenBatch>(*this)) {
-    open();
-  }
+  explicit Graph(int device) : device_(device) { open(next_parts()); }
 
   void record(const ProgramPtr& program, const CallState& state, BufferList& results) {
     // What can fail comes first: also in a forked child, which cannot use the device.
@@ -195,6 +232,7 @@ class Graph {
       }
     }
     std::string stack = wants_stacks() ? stack_source()() : std::string();
+    const ListPiece piece = current_list_piece();
     std::unique_lock lock(mutex_);
     // Here and not when it came up: the call before has let go of its operands by now.
     if (cut_) {
@@ -202,31 +240,35 @@ class Graph {
       close(lock, reason);
       lock.lock();
     }
-    calls_.push_back({program, static_cast<uint32_t>(operands_.size()), std::move(stack)});
-    add_word(program->id);
+    const uint32_t number_of_part = part_for(*program, state, piece);
+    Part& part = *parts_[number_of_part];
+    part.calls.push_back({program, static_cast<uint32_t>(part.operands.size()), std::move(stack)});
+    part.add_word(program->id);
     size_t next_fresh = 0;
     for (const Program::Parameter& p : program->parameters) {
       if (p.kind == Program::Parameter::Kind::kStorage) {
-        operands_.push_back(operand(state.contents[p.index].buffer));
+        part.operands.push_back(operand(part, number_of_part, state.contents[p.index].buffer));
       } else {
         // An input of its own, though it may be equal to another now: it need not be the next time.
-        operands_.push_back(add_input(std::move(fresh[next_fresh++])));
+        part.operands.push_back(part.add_input(std::move(fresh[next_fresh++])));
       }
-      add_word(operands_.back());
+      part.add_word(part.operands.back());
     }
     for (size_t i = 0; i < program->outputs.size(); ++i) {
       const Program::Output& o = program->outputs[i];
-      auto value = std::make_shared<const runtime::DeviceBuffer>(batch_, o.layout, device_, false);
-      value->place() = {number_, value_code(values_.size())};
+      auto value =
+          std::make_shared<const runtime::DeviceBuffer>(part.batch, o.layout, device_, false);
+      value->place() = {number_, value_code(part.values.size()), number_of_part};
       value->maker() = program->id;
-      values_.push_back(value);
+      part.values.push_back(value);
       if (o.slot >= 0) state.storages[static_cast<size_t>(o.slot)]->set(value);
       results.push_back(std::move(value));
     }
-    recorded_.fetch_add(1, std::memory_order_relaxed);
-    if (repetition_.add(program->id)) {
+    const size_t recorded = recorded_.fetch_add(1, std::memory_order_relaxed) + 1;
+    // The pieces of a call are together what repeats itself.
+    if (piece.is_last && repetition_.add(program->id)) {
       cut_ = CutReason::kRepetition;
-    } else if (calls_.size() >= kMaxCalls) {
+    } else if (part.calls.size() >= kMaxCalls || recorded >= kMaxCallsOfParts) {
       cut_ = CutReason::kSize;
     }
   }
@@ -234,12 +276,12 @@ class Graph {
   void flush(CutReason reason) {
     std::unique_lock lock(mutex_);
     if (reason == CutReason::kRead || reason == CutReason::kSynchronize) repetition_.reset();
-    if (!calls_.empty()) close(lock, reason);
+    if (!is_empty()) close(lock, reason);
   }
 
   void flush_if_open(const OpenBatch* batch) {
     std::unique_lock lock(mutex_);
-    if (batch_.get() != batch) {
+    if (batch->number() != number_) {
       // Another thread has closed it, and may be about to submit it.
       lock.unlock();
       const std::lock_guard order(submitting_);
@@ -268,116 +310,216 @@ class Graph {
   }
 
  private:
-  // Begins a new graph; the batch is new already.
-  void open() noexcept {
+  using Parts = std::vector<std::unique_ptr<Part>>;
+  // Of parts that run before, to buffers.
+  using References = std::unordered_map<const runtime::DeviceBuffer*, int>;
+
+  // The first part of a graph, whose number its batch has.
+  Parts next_parts() {
     static std::atomic<uint64_t> numbers{0};
-    number_ = ++numbers;
-    structure_.clear();
-    hash_ = 0;
+    Parts parts;
+    parts.push_back(std::make_unique<Part>(std::make_shared<OpenBatch>(*this, ++numbers)));
+    return parts;
+  }
+
+  void open(Parts parts) noexcept {
+    parts_ = std::move(parts);
+    number_ = parts_.front()->batch->number();
+    part_numbers_.clear();
     cut_.reset();
     recorded_.store(0, std::memory_order_relaxed);
   }
 
-  void add_word(uint64_t word) {
-    structure_.push_back(word);
-    hash_ = runtime::mix(hash_, word);
+  // A result of this graph, in whatever part.
+  bool is_own_value(const runtime::GraphPlace& place) const {
+    return place.graph == number_ && is_value(place.code);
   }
 
-  uint32_t add_input(runtime::DeviceBufferPtr buffer) {
-    inputs_.push_back(std::move(buffer));
-    return input_code(inputs_.size() - 1);
+  uint32_t part_for(const Program& program, const CallState& state, const ListPiece& piece) {
+    if (piece.number == 0 && parts_.size() == 1) [[likely]] {
+      return 0;
+    }
+    uint32_t phase = 0;
+    for (const Program::Parameter& p : program.parameters) {
+      if (p.kind != Program::Parameter::Kind::kStorage) continue;
+      const runtime::GraphPlace& place = state.contents[p.index].buffer->place();
+      if (!is_own_value(place)) continue;
+      const Part& maker = *parts_[place.part];
+      phase = std::max(phase, maker.phase + (maker.piece == piece.number ? 0 : 1));
+    }
+    if (phase == 0 && piece.number == 0) return 0;
+    const auto [it, is_new] = part_numbers_.try_emplace(uint64_t{phase} << 32 | piece.number,
+                                                        static_cast<uint32_t>(parts_.size()));
+    if (is_new) {
+      auto part = std::make_unique<Part>(std::make_shared<OpenBatch>(*this, number_));
+      part->phase = phase;
+      part->piece = piece.number;
+      parts_.push_back(std::move(part));
+    }
+    return it->second;
   }
 
-  uint32_t operand(const runtime::DeviceBufferPtr& buffer) {
+  uint32_t operand(Part& part, uint32_t number_of_part, const runtime::DeviceBufferPtr& buffer) {
     runtime::GraphPlace& place = buffer->place();
-    if (place.graph != number_) place = {number_, add_input(buffer)};
-    return place.code;
+    if (place.graph == number_ && place.part == number_of_part) return place.code;
+    if (parts_.size() == 1) [[likely]] {
+      place = {number_, part.add_input(buffer), number_of_part};
+      return place.code;
+    }
+    const auto [it, is_new] = part.shared.try_emplace(buffer.get());
+    if (is_new) it->second = part.add_input(buffer);
+    if (!is_own_value(place)) place = {number_, it->second, number_of_part};
+    return it->second;
   }
 
   // Afterwards nothing is recorded, and what went wrong is the error of the values that were. The
   // lock is released: running may take long, and waiting needs it.
   void close(std::unique_lock<std::mutex>& lock, CutReason reason) {
-    // What throws here leaves everything as it is; moving does not throw.
-    const auto what = std::make_shared<Replay>();
-    auto next = std::make_shared<OpenBatch>(*this);
-    const std::shared_ptr<OpenBatch> batch = std::exchange(batch_, std::move(next));
-    std::vector<runtime::DeviceBufferPtr> values = std::exchange(values_, {});
-    what->calls = std::move(calls_);
-    calls_.clear();
-    what->operands = std::exchange(operands_, {});
-    batch->inputs = std::exchange(inputs_, {});
-    std::exception_ptr error;
-    try {
-      fill(*batch, what, values, reason);
-    } catch (...) {
-      error = std::current_exception();
+    Parts next = next_parts();  // what throws here leaves everything as it is; moving does not
+    Parts parts = std::exchange(parts_, {});
+    std::ranges::stable_sort(parts, {}, [](const auto& part) { return part->phase; });
+    References earlier;
+    if (parts.size() > 1) {
+      for (const auto& part : parts) {
+        for (const runtime::DeviceBufferPtr& input : part->inputs) ++earlier[input.get()];
+      }
     }
-    open();
-    if (error || batch->outputs.empty()) {  // or nobody wants any of it
-      batch->settle();
+    // From the end, so that it is known what the later ones need of the earlier ones.
+    for (auto part = parts.rbegin(); part != parts.rend(); ++part) {
+      try {
+        if (!earlier.empty()) {
+          for (const runtime::DeviceBufferPtr& input : (*part)->inputs) --earlier[input.get()];
+        }
+        fill(**part, earlier);
+      } catch (...) {
+        (*part)->error = std::current_exception();
+      }
+    }
+    for (const auto& part : parts) {
+      if (part->runs()) explain(*part, reason);
+    }
+    open(std::move(next));
+    const auto finish = [](Part& part) {
+      part.batch->settle();
+      part.batch->finish(part.error);
+    };
+    if (std::ranges::none_of(parts, [](const auto& part) { return part->runs(); })) {
+      for (const auto& part : parts) part->batch->settle();
       lock.unlock();
-      batch->finish(error);
+      for (const auto& part : parts) finish(*part);
       return;
     }
     // Others may record again, but what they close is submitted after this.
     const std::lock_guard order(submitting_);
     lock.unlock();
-    try {
-      injected_failure(GraphStep::kSubmit);
-      runtime::submit(batch);
-    } catch (...) {
-      batch->finish(std::current_exception());
+    for (const auto& part : parts) {
+      if (!part->runs()) {  // or nobody wants any of it
+        finish(*part);
+        continue;
+      }
+      try {
+        injected_failure(GraphStep::kSubmit);
+        runtime::submit(part->batch);
+      } catch (...) {
+        part->batch->finish(std::current_exception());
+      }
+      part->batch->settle();
     }
-    batch->settle();
   }
 
-  // All that running needs. Values that nobody else holds stay in `values`.
-  void fill(OpenBatch& batch, const std::shared_ptr<Replay>& what,
-            std::vector<runtime::DeviceBufferPtr>& values, CutReason reason) {
+  // All that running needs. Values that nobody else holds stay in the part.
+  void fill(Part& part, const References& earlier) {
+    Replay& what = *part.what;
+    OpenBatch& batch = *part.batch;
+    what.calls = std::move(part.calls);
+    what.operands = std::move(part.operands);
+    batch.inputs = std::move(part.inputs);
     batch.device = device_;
     batch.stream = current_stream(device_);
-    batch.set_operators(what->calls.size());
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (values[i].use_count() == 1) continue;
-      what->live.push_back(static_cast<uint32_t>(i));
-      batch.outputs.push_back(std::move(values[i]));
+    batch.set_operators(what.calls.size());
+    const bool wanted = std::ranges::any_of(
+        part.values, [](const runtime::DeviceBufferPtr& value) { return value.use_count() > 1; });
+    if (!wanted) {
+      batch.inputs.clear();  // earlier parts need not compute them
+      return;
     }
-    if (batch.outputs.empty()) return;
-    for (const uint32_t v : what->live) add_word(v);
+    if (what.calls.size() == 1) {
+      fill_single(part);
+    } else {
+      fill_fused(part, earlier);
+    }
+    if (fused_.size() > max_graphs()) evict(fused_);
+    batch.is_awaited = wants_stacks();
+    batch.recover = [what = part.what](runtime::Batch& b, const std::exception_ptr& error) {
+      replay(*what, b, error);
+    };
+  }
+
+  // One operator: the program that strict mode has for it, with all of its results.
+  void fill_single(Part& part) {
+    Replay& what = *part.what;
+    OpenBatch& batch = *part.batch;
+    const Program& program = *what.calls[0].program;
+    part.structure.push_back(part.hash);
+    Fused& fused = fused_[part.structure];
+    fused.last_used = number_;
+    part.known = fused.program != nullptr;
+    fused.program = batch.program = program.executable;
+    // An input for each parameter, also where several are the same array.
+    std::vector<runtime::DeviceBufferPtr> inputs;
+    for (size_t k = 0; k < program.parameters.size(); ++k) {
+      inputs.push_back(batch.inputs[what.operands[k] >> 1]);
+      what.operands[k] = input_code(k);
+      if (program.parameters[k].donated) batch.donated.push_back(static_cast<int64_t>(k));
+    }
+    batch.inputs = std::move(inputs);
+    for (size_t i = 0; i < part.values.size(); ++i) what.live.push_back(static_cast<uint32_t>(i));
+    batch.outputs = std::move(part.values);
+  }
+
+  void fill_fused(Part& part, const References& earlier) {
+    Replay& what = *part.what;
+    OpenBatch& batch = *part.batch;
+    for (size_t i = 0; i < part.values.size(); ++i) {
+      if (part.values[i].use_count() == 1) continue;
+      what.live.push_back(static_cast<uint32_t>(i));
+      batch.outputs.push_back(std::move(part.values[i]));
+    }
+    for (const uint32_t v : what.live) part.add_word(v);
     // What becomes of them follows from the rest, so that it is worked out once.
-    const std::vector<uint32_t> given_up = inputs_given_up(batch);
-    for (const uint32_t i : given_up) add_word(uint64_t{i} << 32);
-    structure_.push_back(hash_);
-    const auto it = fused_.try_emplace(structure_).first;
+    const std::vector<uint32_t> given_up = inputs_given_up(batch, earlier);
+    for (const uint32_t i : given_up) part.add_word(uint64_t{i} << 32);
+    part.structure.push_back(part.hash);
+    const auto it = fused_.try_emplace(part.structure).first;
     Fused& fused = it->second;
     fused.last_used = number_;
-    const bool known = fused.program != nullptr;
+    part.known = fused.program != nullptr;
     try {
-      if (!known) {
+      if (!part.known) {
         injected_failure(GraphStep::kCompose);
-        const std::vector<sh::ComposedAlias> aliases = find_aliases(batch, *what, given_up);
+        const std::vector<sh::ComposedAlias> aliases = find_aliases(batch, what, given_up);
         fused.taken_over.clear();
         for (const sh::ComposedAlias& a : aliases) fused.taken_over.push_back(a.parameter);
-        fused.program = runtime::prepare(compose(batch, *what, aliases), describe(*what));
+        fused.program = runtime::prepare(compose(batch, what, aliases), describe(what));
       }
       batch.program = fused.program;
       batch.donated = fused.taken_over;
     } catch (...) {
       // Then the operators are run one by one, as when running fails.
       fused_.erase(it);
-      batch.program = runtime::CompiledProgram::failed(describe(*what), std::current_exception());
+      batch.program = runtime::CompiledProgram::failed(describe(what), std::current_exception());
     }
-    explain_graph(reason, known, hash_, batch.program, [&] { return form_of(*what, batch); });
-    if (fused_.size() > max_graphs()) evict(fused_);
-    batch.is_awaited = wants_stacks();
-    batch.recover = [what](runtime::Batch& b, const std::exception_ptr& error) {
-      replay(*what, b, error);
-    };
   }
 
-  // Inputs that only the graph holds, of a result's type. What is queued before it will have let
-  // go: it must not make another program.
-  static std::vector<uint32_t> inputs_given_up(const runtime::Batch& batch) {
+  static void explain(const Part& part, CutReason reason) {
+    explain_graph(reason, part.known, part.hash, part.batch->program,
+                  [&] { return form_of(*part.what, *part.batch); });
+  }
+
+  // Inputs that only the graph holds, of a result's type. What runs before it will have let go: it
+  // must not make another program.
+  std::vector<uint32_t> inputs_given_up(const runtime::Batch& batch,
+                                        const References& earlier) const {
     std::unordered_set<const runtime::Layout*> wanted;
     for (const runtime::DeviceBufferPtr& output : batch.outputs) {
       if (output->layout()->numel > 0) wanted.insert(output->layout());
@@ -385,7 +527,10 @@ class Graph {
     std::vector<uint32_t> out;
     for (size_t i = 0; i < batch.inputs.size(); ++i) {
       const runtime::DeviceBufferPtr& input = batch.inputs[i];
-      if (input.use_count() - input->queued().load() > 1) continue;
+      int going = input->queued().load();
+      if (is_own_value(input->place())) ++going;  // its maker's
+      if (const auto it = earlier.find(input.get()); it != earlier.end()) going += it->second;
+      if (input.use_count() - going > 1) continue;
       if (wanted.contains(input->layout())) out.push_back(static_cast<uint32_t>(i));
     }
     return out;
@@ -507,13 +652,9 @@ class Graph {
   std::mutex mutex_;
   std::mutex submitting_;  // taken while mutex_ is held
   uint64_t number_ = 0;
-  std::shared_ptr<OpenBatch> batch_;
-  std::deque<Call> calls_;
-  std::vector<uint32_t> operands_;
-  std::vector<runtime::DeviceBufferPtr> inputs_, values_;
-  Structure structure_;
-  uint64_t hash_ = 0;
-  std::optional<CutReason> cut_;  // due before the next call
+  Parts parts_;  // the first one is that of phase 0 and no piece
+  std::unordered_map<uint64_t, uint32_t> part_numbers_;  // the others, by phase and piece
+  std::optional<CutReason> cut_;                         // due before the next call
   std::atomic<size_t> recorded_{0};
   runtime::RepetitionDetector repetition_;
   FusedTable fused_;

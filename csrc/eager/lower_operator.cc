@@ -420,11 +420,22 @@ std::optional<torch::jit::Stack> run_meta_for_out(const OperatorInfo& info,
   if (any) {
     try {
       return run_meta(op, given);
-    } catch (const c10::Error&) {
+    } catch (...) {  // also what a meta kernel in Python raises
       // Perhaps it wants to know the tensors as they are.
     }
   }
-  return run_meta(op, arguments);
+  try {
+    return run_meta(op, arguments);
+  } catch (...) {
+    // Of complex numbers it may want the real result's own dtype. The CPU, which casts, has been
+    // asked about this one.
+    if (!any || !arguments[0].isTensor() || !arguments[0].toTensor().is_complex()) throw;
+    const c10::ScalarType real = c10::toRealValueType(arguments[0].toTensor().scalar_type());
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (info.arguments[i].is_out) given[i] = at::detail::empty_meta({0}, real);
+    }
+    return run_meta(op, given);
+  }
 }
 
 // Meta kernels of in-place operators let results be cast to any dtype. The functional variant
@@ -458,7 +469,7 @@ void check_cast_in_place(const OperatorInfo& info, const c10::OperatorHandle& op
 }
 
 // Meta kernels let results be cast to the dtype of `out`; some of the CPU's kernels want it to be
-// their own. They are asked where it is not the input's.
+// their own. They are asked where it is not the input's, or where the result may be no integer.
 void check_out_dtypes(const OperatorInfo& info, const c10::OperatorHandle& op,
                       std::span<const c10::IValue> arguments) {
   std::optional<c10::ScalarType> input;
@@ -469,7 +480,7 @@ void check_out_dtypes(const OperatorInfo& info, const c10::OperatorHandle& op,
       const c10::ScalarType type = t.scalar_type();
       if (!info.arguments[i].is_out) {
         if (!input) input = type;
-      } else if (input && type != *input) {
+      } else if (input && (type != *input || at::isIntegralType(type, /*includeBool=*/false))) {
         unusual = true;
       }
     }

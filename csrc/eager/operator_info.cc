@@ -70,6 +70,17 @@ bool lists(const std::vector<std::string>& names, const std::string& name) {
                      [&](const std::string& n) { return n == "*" || n == name; });
 }
 
+// The operators of optimizers: `_foreach_<op>` of any, and a whole update (`_fused_adamw_`).
+bool is_element_by_element(const OperatorInfo& info) {
+  if (!info.name.starts_with("aten::_foreach_") && !info.name.starts_with("aten::_fused_")) {
+    return false;
+  }
+  return !info.arguments.empty() && info.arguments[0].kind == ArgumentKind::kTensorList &&
+         std::ranges::all_of(info.returns, [](const ReturnInfo& r) {
+           return r.kind == ReturnInfo::Kind::kTensorList;
+         });
+}
+
 std::unique_ptr<OperatorInfo> describe(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   auto info = std::make_unique<OperatorInfo>();
@@ -120,6 +131,7 @@ std::unique_ptr<OperatorInfo> describe(const c10::OperatorHandle& op) {
   }
   info->mutates_only = any_written && std::all_of(info->returns.begin(), info->returns.end(),
                                                   [](const ReturnInfo& r) { return r.alias >= 0; });
+  info->element_by_element = is_element_by_element(*info);
   return info;
 }
 

@@ -47,6 +47,8 @@ struct OperatorInfo {
   std::vector<ReturnInfo> returns;
   int device_argument = -1;   // of a factory or a *_like operator: where the result goes
   bool mutates_only = false;  // an out= or in-place variant: written arguments are the results
+  // Its lists go together element by element, and so do its results.
+  bool element_by_element = false;
   // Whether some program of it takes products of float32: then every signature says how. Found out
   // when the first one is lowered, whatever rule or decomposition does it.
   mutable std::atomic<bool> uses_precision{false};

@@ -152,6 +152,10 @@ bool probabilities_p(const Arguments& a) { return outside(a.host("p"), 0, 1); }
 bool probabilities_both(const Arguments& a) {
   return probabilities_self(a) || outside(a.host("target"), 0, 1);
 }
+bool deviations(const Arguments& a) {
+  const at::Tensor std = a.host("std");
+  return is_float(std) && !std.ge(0).all().item<bool>();
+}
 bool rates(const Arguments& a) {
   return outside(a.host("self"), 0, std::numeric_limits<double>::infinity());
 }
@@ -216,6 +220,7 @@ const std::unordered_map<std::string_view, Suspicion>& suspicions() {
       {"aten::masked_scatter", short_of_source},
       {"aten::bernoulli", probabilities_self},
       {"aten::multinomial", weights},
+      {"aten::normal", deviations},
       {"aten::poisson", rates},
       {"aten::binary_cross_entropy", probabilities_both},
       {"aten::floor_divide", divisors},

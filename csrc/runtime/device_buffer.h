@@ -34,6 +34,7 @@ void set_call_names(std::function<std::string(uint64_t maker)> names);
 struct GraphPlace {
   uint64_t graph = 0;
   uint32_t code = 0;
+  uint32_t part = 0;
 };
 
 // Immutable and shared: two storages with the same contents (after clone()) share one. Its memory
