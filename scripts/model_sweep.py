@@ -131,6 +131,15 @@ def build(
         return model, twin, inputs, model(**inputs)
 
 
+def refused(loss: torch.Tensor) -> str:
+    """Runs backward; the type of its error, or nothing."""
+    try:
+        loss.backward()
+    except Exception as error:
+        return type(error).__name__
+    return ""
+
+
 def compare_model(tiny: Any, name: str, folder: Path, device: str) -> list[str]:
     """What differs between the device and the CPU; empty when nothing does."""
     try:
@@ -148,8 +157,9 @@ def compare_model(tiny: Any, name: str, folder: Path, device: str) -> list[str]:
     found += compare_generation(model, twin, inputs, device)
     cpu_loss, device_loss = loss_of(expected), loss_of(actual)
     if cpu_loss is not None and device_loss is not None:
-        cpu_loss.backward()
-        device_loss.backward()
+        on_cpu, on_device = refused(cpu_loss), refused(device_loss)
+        if on_cpu != on_device:
+            found.append(f"backward: {on_device or 'runs'}, on the CPU {on_cpu or 'it runs'}")
         for (label, p), q in zip(model.named_parameters(), twin.parameters(), strict=True):
             if (p.grad is None) != (q.grad is None):
                 found.append(f"gradient of {label} is missing on one side")

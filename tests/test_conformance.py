@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from torch_tpu.testing import comparison, databases, placement, results, suites, tolerance
+from torch_tpu.testing import (
+    comparison,
+    databases,
+    exceptions,
+    placement,
+    results,
+    suites,
+    tolerance,
+)
 from torch_tpu.testing.cases import Case, Failure, Options, Result, Status, spread
 from torch_tpu.testing.operator_calls import Arguments, Checker
 from torch_tpu.testing.report import summary
@@ -113,6 +121,16 @@ def test_wrong_dtype_and_shape() -> None:
     for expected in (torch.ones(2, dtype=torch.float64), torch.ones(2, 1)):
         found = comparison.compare(tpu, expected, tolerance.defaults, device="tpu")
         assert found is not None and found.kind == "metadata"
+
+
+def test_exclusions_of_one_variant() -> None:
+    def excluded(variant: str) -> bool:
+        reason = exceptions.reason_excluded("variants", "_chunk_cat", variant, "float32")
+        return reason is not None
+
+    assert excluded("0-d")
+    assert not excluded("out")
+    assert exceptions.reason_excluded("forward", "chalf", "function", "float32") is not None
 
 
 def test_error_types_and_messages() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -102,6 +104,38 @@ def test_logspace_of_one_step(dtype: torch.dtype) -> None:
     """The exponent is not rounded to the result's dtype."""
     same(torch.logspace, 4.3, -3, 1, dtype=dtype)
     same(torch.logspace, 2.3, 7, 1, 5.0, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_linspace_of_halves_rounds_each_step(dtype: torch.dtype) -> None:
+    """What is left in the middle of an interval around 0 is what PyTorch's rounding leaves."""
+    for start, end, steps in [(-10, 10, 7), (-10, 10, 51), (3.5, -3.5, 8), (0, 1, 100)]:
+        x = torch.linspace(start, end, steps, dtype=dtype, device=compare.DEVICE)
+        torch.testing.assert_close(
+            x.cpu(), torch.linspace(start, end, steps, dtype=dtype), rtol=0, atol=0
+        )
+
+
+def test_steps_between_bools_are_refused() -> None:
+    for make in (torch.linspace, torch.logspace):
+        for steps in (0, 1):
+            same(make, 0, 1, steps, dtype=torch.bool)
+        with pytest.raises(NotImplementedError) as refused:
+            make(0, 1, 2, dtype=torch.bool)
+        with pytest.raises(NotImplementedError, match=re.escape(str(refused.value))):
+            make(0, 1, 2, dtype=torch.bool, device=compare.DEVICE)
+
+
+@pytest.mark.parametrize("base", [0.0, math.inf, -math.inf, math.nan, 1e38])
+def test_logspace_of_limits(base: float) -> None:
+    for start, end in [(-2, 2), (1 + 1j, 2 - 1j)]:
+        parts = [
+            torch.view_as_real(
+                torch.logspace(start, end, 5, base, dtype=torch.complex64, device=device).cpu()
+            )
+            for device in (compare.DEVICE, "cpu")
+        ]
+        torch.testing.assert_close(*parts, rtol=1e-5, atol=1e-37, equal_nan=True)
 
 
 def test_linspace_of_tensors_and_of_none() -> None:

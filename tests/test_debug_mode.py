@@ -99,6 +99,7 @@ REFUSED: dict[str, Callable[[Make], object]] = {
     "bernoulli_": lambda t: _out(t).bernoulli_(t([-2.0])),
     "multinomial": lambda t: torch.multinomial(t([-1.0, 1]), 1),
     "multinomial, all zero": lambda t: torch.multinomial(t([0.0, 0]), 1),
+    "normal": lambda t: torch.normal(t([0.0, 1]), t([1.0, -1])),
     "poisson": lambda t: torch.poisson(t([-1.0])),
     "binary_cross_entropy": lambda t: F.binary_cross_entropy(t([2.0]), t([1.0])),
     "floor_divide": lambda t: t([1]) // t([0]),

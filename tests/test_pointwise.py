@@ -321,6 +321,98 @@ def test_special_of_two() -> None:
         check(lambda q, s=s: torch.special.zeta(s, q), poles, backward=False)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_zeta_of_large_exponents(dtype: torch.dtype) -> None:
+    """The largest term alone, where the others are nothing beside it."""
+    s = torch.tensor([50.0, 300.0, 1000.0, 1002.0, 1e4, 1e10, 1e20, INF], dtype=dtype)
+    q = torch.tensor([0.5, 0.999, 1.0, 1e-20, -0.5, -1.5, -9999.5], dtype=dtype)
+    check(torch.special.zeta, s[:, None], q, backward=False)
+    q = torch.tensor([1.0, 1.0001, 1.5, 2.0, 9.0], dtype=dtype)
+    check(torch.special.zeta, s[:-2, None], q, backward=False)
+
+
+def test_zeta_far_below_zero() -> None:
+    q = torch.tensor([-20000.5, -9999.25, -100.75, -0.001], dtype=torch.float64)
+    for s in (2.0, 3.0, 10.0, 21.0):
+        check(lambda q, s=s: torch.special.zeta(s, q), q, backward=False)
+
+
+# Signed zeros and infinities, in both parts.
+LIMITS = [
+    complex(re, im)
+    for re in (0.0, -0.0, 1.0, -1.0, 0.5, -2.0, 2.0)
+    for im in (0.0, -0.0, 1.0, -3.0)
+]
+INFINITE = [complex(INF, 1), complex(-INF, 0.5), complex(1, INF), complex(INF, NAN)]
+
+
+def assert_same_parts(function: Unary, x: torch.Tensor) -> None:
+    """Asserts that both parts of a complex result are the CPU's."""
+    actual = torch.view_as_real(function(x.to(compare.DEVICE)).cpu())
+    expected = torch.view_as_real(function(x))
+    torch.testing.assert_close(actual, expected, equal_nan=True, rtol=2e-5, atol=1e-37)
+
+
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+@pytest.mark.parametrize("name", words("sqrt asin acos atan asinh acosh atanh"))
+def test_sides_of_branch_cuts(name: str, dtype: torch.dtype) -> None:
+    x = torch.tensor(LIMITS, dtype=dtype)
+    assert_same_parts(getattr(torch, name), x)
+    if name == "sqrt":
+        assert_same_parts(lambda x: x**0.5, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.complex64], ids=str)
+def test_magnitudes_are_cast(dtype: torch.dtype) -> None:
+    x = data(3, 4, dtype=torch.complex64)
+    check(
+        lambda x: torch.abs(x, out=torch.empty(3, 4, dtype=dtype, device=x.device)),
+        x,
+        backward=False,
+    )
+
+
+def test_no_integer_takes_an_angle() -> None:
+    for device in ("cpu", compare.DEVICE):
+        x = torch.ones(3, dtype=torch.int64, device=device)
+        with pytest.raises(RuntimeError, match="can't be cast to the desired output type Long"):
+            torch.angle(x, out=torch.empty_like(x))
+        assert torch.add(x, x, out=torch.empty_like(x)).tolist() == [2, 2, 2]
+
+
+def test_whole_numbers_are_not_divided_by_zero() -> None:
+    for device in ("cpu", compare.DEVICE):
+        x = torch.ones(2, dtype=torch.int64, device=device)
+        for function in (torch.remainder, torch.fmod):
+            with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+                function(x, 0)
+            assert function(x[:0], 0).shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+def test_complex_limits(dtype: torch.dtype) -> None:
+    x = torch.tensor([*LIMITS, *INFINITE], dtype=dtype)
+    for function in (torch.log, torch.log2, torch.log10):
+        assert_same_parts(function, x)
+    check(torch.abs, x, backward=False)
+
+
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+def test_complex_powers_of_limits(dtype: torch.dtype) -> None:
+    base = torch.tensor([0.0, 1.0, -2.0, 2j, INF, -INF, NAN, 1e38], dtype=dtype)
+    exponent = torch.tensor([0.0, 1.0, 2.0, -1.0, 0.5, 1j, 1 + 1j, 3.0, INF], dtype=dtype)
+    for run in (
+        lambda b, e: b[:, None] ** e,
+        lambda b, e: b**2.5,
+        lambda b, e: 0.0**e,
+        lambda b, e: 1.0**e,
+        lambda b, e: torch.logspace(1, 2, 3, 0.0, dtype=e.dtype, device=e.device),
+    ):
+        actual = torch.view_as_real(run(base.to(compare.DEVICE), exponent.to(compare.DEVICE)).cpu())
+        expected = torch.view_as_real(run(base, exponent))
+        torch.testing.assert_close(actual, expected, equal_nan=True, rtol=1e-4, atol=1e-6)
+
+
 BESSEL = words(
     "bessel_j0 bessel_j1 bessel_y0 bessel_y1 spherical_bessel_j0 modified_bessel_i0 "
     "modified_bessel_i1 modified_bessel_k0 modified_bessel_k1 scaled_modified_bessel_k0 "

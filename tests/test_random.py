@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
 
+import compare
 import pytest
 import torch
+
+from torch_tpu.testing.operator_calls import outcome
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
@@ -42,6 +47,126 @@ def empty(dtype: torch.dtype, device: torch.device, count: int = COUNT) -> torch
 
 def normal_cdf(mean: float, std: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return torch.distributions.Normal(mean, std, validate_args=False).cdf
+
+
+# --- What is no distribution --------------------------------------------------------------------
+
+Fill = Callable[[torch.Tensor], torch.Tensor]
+INF, NAN = math.inf, math.nan
+# Numbers that a method draws by, and numbers that it refuses.
+REFUSED: dict[str, tuple[tuple[float, ...], list[tuple[float, ...]]]] = {
+    "uniform_": (
+        (2, 3),
+        [(3, 2), (NAN, 1), (0, NAN), (-INF, INF), (0, 1e309), (-1e308, 1e308)],
+    ),
+    "normal_": ((0, 2), [(0, -2), (0, NAN)]),
+    "log_normal_": ((0, 2), [(0, -2), (0, NAN)]),
+    "cauchy_": ((0, 2), [(0, -2), (0, NAN)]),
+    "exponential_": ((2,), [(-2,), (NAN,)]),
+    "geometric_": ((0.3,), [(-0.3,), (0,), (1,), (1.5,), (NAN,)]),
+    "bernoulli_": ((0.3,), [(-0.3,), (1.5,), (NAN,)]),
+}
+# The same as functions.
+REFUSED_FUNCTIONS: dict[str, Fill] = {
+    "exponential": lambda x: torch.ops.aten.exponential(x, -2.0),
+    "uniform": lambda x: torch.ops.aten.uniform(x, 3.0, 2.0),
+    "normal": lambda x: torch.ops.aten.normal_functional(x, 0.0, -2.0),
+    "normal of a tensor": lambda x: torch.normal(x, -2.0),
+    "normal of numbers": lambda x: torch.normal(1.0, -2.0, (3,), device=x.device),
+    "bernoulli": lambda x: torch.ops.aten.bernoulli.p(x, 1.5),
+    "native_dropout": lambda x: torch.native_dropout(x, 1.5, True)[0],
+}
+
+
+def assert_refused_alike(fill: Fill, x: torch.Tensor) -> None:
+    """Asserts that the device refuses to fill a tensor like the CPU's `x`, in the CPU's words."""
+    refused = outcome(lambda: fill(x))
+    assert isinstance(refused, Exception)
+    with pytest.raises(type(refused), match=re.escape(str(refused))):
+        fill(x.to(compare.DEVICE))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_numbers_without_a_distribution(name: str) -> None:
+    """Also when the program for other numbers is there."""
+    right, wrong = REFUSED[name]
+    x = torch.ones(3)
+    getattr(x.to(compare.DEVICE), name)(*right)
+    for numbers in wrong:
+        assert_refused_alike(lambda x, numbers=numbers: getattr(x, name)(*numbers), x)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", REFUSED_FUNCTIONS)
+def test_functions_without_a_distribution(name: str) -> None:
+    assert_refused_alike(REFUSED_FUNCTIONS[name], torch.ones(3))
+
+
+def test_dropout_that_draws_nothing(device: torch.device) -> None:
+    x = torch.ones(3, device=device)
+    torch.testing.assert_close(torch.native_dropout(x, 1.5, False)[0], x)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "limit"),
+    [
+        (torch.float16, 65504.0),
+        (torch.bfloat16, torch.finfo(torch.bfloat16).max),
+        (torch.float32, torch.finfo(torch.float32).max),
+        (torch.complex64, torch.finfo(torch.float32).max),
+        (torch.float64, torch.finfo(torch.float64).max),
+    ],
+    ids=str,
+)
+def test_bounds_that_a_dtype_holds(dtype: torch.dtype, limit: float) -> None:
+    x = torch.zeros(3, dtype=dtype)
+    for bounds in [(-limit / 2, limit / 2), (0, limit), (-limit, -limit / 2)]:
+        drawn = x.to(compare.DEVICE).uniform_(*bounds)
+        parts = torch.view_as_real(drawn) if dtype.is_complex else drawn
+        assert (parts >= bounds[0]).all() and (parts <= bounds[1]).all()
+    assert_refused_alike(lambda x: x.uniform_(-0.6 * limit, 0.6 * limit), x)
+    if dtype != torch.float64:
+        assert_refused_alike(lambda x: x.uniform_(0, 1.1 * limit), x)
+        assert_refused_alike(lambda x: x.uniform_(-1.1 * limit, 0), x)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.bool, torch.float16], ids=str)
+def test_integers_that_a_dtype_does_not_hold(dtype: torch.dtype) -> None:
+    x = torch.zeros(3, dtype=dtype)
+    wrong: list[Fill] = [
+        lambda x: x.random_(0, 10**6),
+        lambda x: x.random_(-(10**6), 1),
+        lambda x: x.random_(10**6),
+        lambda x: torch.randint(10**6, (3,), dtype=dtype, device=x.device),
+        lambda x: torch.randint_like(x, 0, 10**6),
+    ]
+    if dtype != torch.bool:
+        wrong += [lambda x: torch.randperm(3000, dtype=dtype, device=x.device)]
+    for fill in wrong:
+        assert_refused_alike(fill, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64], ids=str)
+def test_dtypes_without_a_distribution(dtype: torch.dtype) -> None:
+    x = torch.ones(3, dtype=dtype)
+    draws: list[Fill] = [
+        lambda x: torch.poisson(x),
+        lambda x: torch.binomial(x, x),
+        lambda x: torch._standard_gamma(x),
+        lambda x: torch._sample_dirichlet(x),
+        lambda x: torch.normal(1.0, x),
+    ]
+    if dtype.is_complex:
+        draws += [lambda x: x.bernoulli_(0.5)]
+    else:
+        draws += [lambda x: torch.native_dropout(x, 0.5, True)[0]]
+    for fill in draws:
+        assert_refused_alike(fill, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.complex64], ids=str)
+def test_permutations_are_numbers(dtype: torch.dtype, device: torch.device) -> None:
+    with pytest.raises(NotImplementedError, match="randperm"):
+        torch.randperm(3, dtype=dtype, device=device)
 
 
 # --- Continuous distributions -------------------------------------------------------------------

@@ -187,6 +187,11 @@ def test_complex_logcumsumexp(dtype: torch.dtype) -> None:
     special = (complex(INF, 1), complex(-INF, 2), 1 + 2j, complex(1, INF), complex(nan, 1), INF)
     rows = torch.tensor(list(itertools.permutations(special, 3)), dtype=dtype)
     check(lambda x: x.logcumsumexp(1), rows, backward=False)
+    # The branch where real parts are equal.
+    ties = torch.tensor([[0j, 4j, 1 + 5j], [4j, 0j, -3j], [1 - 4j, 1 + 4j, 1j]], dtype=dtype)
+    check(lambda x: x.logcumsumexp(1), ties, backward=False)
+    twice = torch.tensor([complex(INF, 1), complex(INF, 5)], dtype=dtype)
+    check(lambda x: torch.view_as_real(x.logcumsumexp(0)), twice, backward=False)
     check(lambda x: x.logcumsumexp(0), torch.tensor(1 + 2j, dtype=dtype), backward=False)
     check(lambda x: x.logcumsumexp(0), torch.empty(0, 3, dtype=dtype), backward=False)
 

@@ -74,6 +74,9 @@ Value pick(const Scores& scores, Value target) {
 
 // weights[target].
 Value look_up(Value weights, Value target) {
+  if (weights.numel() == 0) {  // and so no targets
+    return sh::splat(weights.builder(), {weights.dtype(), target.dims()}, 0.0);
+  }
   sh::GatherDims dims;
   dims.collapsed_slice_dims = {0};
   dims.start_index_map = {0};

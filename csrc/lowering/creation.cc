@@ -2,6 +2,7 @@
 
 #include "lowering/expression.h"
 #include "lowering/families.h"
+#include "lowering/pointwise.h"
 #include "lowering/promotion.h"
 
 namespace torch_tpu::lowering {
@@ -79,37 +80,50 @@ Value evenly_spaced(const Call& call, const TensorType& type, ElementType comput
   // A compiler multiplies by the reciprocal of a constant, which can end below a whole number.
   const Value count = sh::optimization_barrier({constant_like(start, steps - 1.0)})[0];
   Value step = (end - start) / count;
-  if (!sh::is_integer(type.dtype)) step = sh::convert(sh::convert(step, type.dtype), compute);
+  // PyTorch computes in the result's dtype: what is left where a sum cancels depends on it.
+  const auto rounded = [&](Value v) {
+    return sh::is_integer(type.dtype) ? v : rounded_to(v, type.dtype);
+  };
+  step = rounded(step);
   const Value i = sh::iota(call.builder(), {ElementType::kS64, type.dims}, 0);
   const auto wide = [&](Value v) { return sh::broadcast_to(v, type.dims); };
-  const Value up = wide(start) + wide(step) * sh::convert(i, compute);
-  const Value down =
-      wide(end) - wide(step) * sh::convert(static_cast<double>(steps - 1) - i, compute);
+  const auto distance = [&](Value count) {
+    return rounded(wide(step) * sh::convert(count, compute));
+  };
+  const Value up = wide(start) + distance(i);
+  const Value down = wide(end) - distance(static_cast<double>(steps - 1) - i);
   return sh::select(i < static_cast<double>(steps / 2), up, down);
 }
 
 ElementType spacing_type(ElementType dtype) {
-  return sh::is_integer(dtype) ? ElementType::kF64 : compute_type(dtype);
+  return sh::is_integer(dtype) || sh::is_bool(dtype) ? ElementType::kF64 : compute_type(dtype);
+}
+
+// In the words of PyTorch's kernels, which have no bool.
+void require_steps(const Call& call, const TensorType& type) {
+  if (sh::is_bool(type.dtype) && type.numel() > 1) {
+    throw InvalidArgument('"' + call.op().substr(6) + "_cpu\" not implemented for 'Bool'",
+                          InvalidArgument::Kind::kNotImplemented);
+  }
 }
 
 Values linspace(Call& call) {
   const TensorType& type = call.output();
-  if (type.numel() == 0 || sh::is_bool(type.dtype)) {
-    if (type.numel() > 0) throw Unsupported("linspace: bool");
-    return {sh::splat(call.builder(), type, 0)};
-  }
+  require_steps(call, type);
+  if (type.numel() == 0) return {sh::splat(call.builder(), type, 0)};
   return {evenly_spaced(call, type, spacing_type(type.dtype))};
 }
 
 Values logspace(Call& call) {
   const TensorType& type = call.output();
+  require_steps(call, type);
   if (type.numel() == 0) return {sh::splat(call.builder(), type, 0)};
   const ElementType compute = spacing_type(type.dtype);
   // A single exponent is not rounded to the result's dtype.
   const Value exponents = type.numel() == 1 ? as(call.number("start", compute), compute, type.dims)
                                             : evenly_spaced(call, type, compute);
   const Value base = as(call.number_or("base", 10, compute), compute, type.dims);
-  return {sh::power(base, exponents)};
+  return {power_of(base, exponents)};
 }
 
 Values eye(Call& call) {

@@ -28,10 +28,7 @@ Value window_starts(Value sample, ElementType type, int64_t in, int64_t out, int
   const Dims dims{sample.dim(0), out};
   const Value end = sh::splat(b, TensorType{ElementType::kS32, dims}, in - kernel);
   if (out <= 1) return end;
-  const auto rounded = [&](Value v) {
-    if (type == ElementType::kBF16) return sh::reduce_precision(v, 8, 7);
-    return type == ElementType::kF16 ? sh::reduce_precision(v, 5, 10) : v;
-  };
+  const auto rounded = [&](Value v) { return rounded_to(v, type); };
   const auto whole = [](Value v) { return sh::convert(v, ElementType::kS32); };
   const Value first = sh::broadcast_in_dim(sample, dims, {0});
   const Value position = sh::iota(b, TensorType{sample.dtype(), dims}, 1);

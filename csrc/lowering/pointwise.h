@@ -18,6 +18,20 @@ void register_bessel(Registry&);            // pointwise_bessel.cc: I, J, K and 
 Value sign_bit(Value);
 // The sum of (q + k)^-s over k >= 0.
 Value hurwitz_zeta(Value s, Value q);
+// x^y. Of complex numbers that are zero, not finite or too large it is exp(y log(x)), as in C.
+Value power_of(Value x, Value y);
+// Of a complex number with an infinite part they are infinite, whatever the other part is.
+Value magnitude(Value);
+Value logarithm(Value);
+Value logarithm(Value x, double base);
+// Of complex numbers, on the side of a branch cut that the sign of a zero says.
+Value square_root(Value);
+Value arc_sine(Value);
+Value arc_cosine(Value);
+Value arc_tangent(Value);
+Value area_sine(Value);
+Value area_cosine(Value);
+Value area_tangent(Value);
 // The fraction dropped; signed zeros and infinities stay.
 Value truncate(Value);
 // Division rounded as PyTorch's rounding_mode: "" (true division), "trunc" or "floor".

@@ -28,13 +28,6 @@ bool has_type(const Call& call, std::string_view name, ElementType type) {
   return tensor && tensor->value.dtype() == type;
 }
 
-// Not a conversion there and back, which a compiler may drop.
-Value rounded_to(Value value, ElementType type) {
-  if (type == ElementType::kF16) return sh::reduce_precision(value, 5, 10);
-  if (type == ElementType::kBF16) return sh::reduce_precision(value, 8, 7);
-  return sh::convert(sh::convert(value, type), value.dtype());
-}
-
 Values operands_of(const Call& call, Names names, ElementType type, Numbers numbers) {
   const ElementType compute = compute_type(type);
   Values values = broadcast_arguments(call, names, compute);
@@ -143,6 +136,14 @@ Value remainder_rule(Value a, Value b) {
   return choose(wrong_sign, rest + b, rest);
 }
 
+// A 0 that is known before a program runs is no divisor of integers.
+void require_divisor(const Call& call) {
+  if (call.is_known("other", 0) && sh::is_integer(result_type(call, {"self", "other"})) &&
+      call.tensor("self").numel() > 0) {
+    throw InvalidArgument("ZeroDivisionError");
+  }
+}
+
 Values div_rule(Call& call) {
   const std::string mode = call.string("rounding_mode");
   const ElementType type = result_type(call, {"self", "other"});
@@ -184,11 +185,11 @@ Values pow_known_exponent(const Call& call, double exponent) {
   if (exponent == 1) return {x};
   if (exponent == 2) return {x * x};
   if (exponent == 3) return {x * x * x};
-  if (exponent == 0.5) return {sqrt(x)};
-  if (exponent == -0.5) return {1.0 / sqrt(x)};
+  if (exponent == 0.5) return {square_root(x)};
+  if (exponent == -0.5) return {1.0 / square_root(x)};
   if (exponent == -1) return {1.0 / x};
   if (exponent == -2) return {1.0 / (x * x)};
-  return {power(x, constant_like(x, exponent))};
+  return {power_of(x, constant_like(x, exponent))};
 }
 
 Values pow_rule(Call& call) {
@@ -197,8 +198,9 @@ Values pow_rule(Call& call) {
     return pow_known_exponent(call, *exponent);
   }
   const Values v = operands(call, {"self", "exponent"});
+  if (call.is_known("self", 1)) return {constant_like(v[1], 1.0)};
   if (sh::is_bool(v[0].dtype())) return {v[0] | not_(v[1])};
-  return {power(v[0], v[1])};
+  return {power_of(v[0], v[1])};
 }
 
 Value fmax_rule(Value a, Value b) {
@@ -386,6 +388,9 @@ Value divide_rounded(Value a, Value b, std::string_view mode) {
 void register_arithmetic(Registry& r) {
   for (const BinaryEntry& entry : kBinary) {
     r.add(entry.op, [entry](Call& call) -> Values {
+      if (entry.function == remainder_rule || entry.function == Binary{sh::remainder}) {
+        require_divisor(call);
+      }
       const Values v = entry.floating ? floating_operands(call, {"self", "other"}, entry.numbers)
                                       : operands(call, {"self", "other"}, entry.numbers);
       if (sh::is_complex(v[0].dtype()) && !entry.complex) {

@@ -11,28 +11,37 @@ namespace torch_tpu::lowering {
 
 namespace sh = stablehlo;
 
-// The compiler's function wants q > 0. Terms with q <= 1 are added one by one, with what rounding
-// loses of each sum: they may be large and cancel.
+namespace {
+
+// hurwitz_zeta for s > 1 and q >= 1.
+Value zeta_tail(Value s, Value q) {
+  // All terms but the first are nothing, and the series overflows.
+  const Value first_only = s > 1000.0;
+  return choose(first_only, power(q, -s), sh::zeta(choose(first_only, 2.0, s), q));
+}
+
+}  // namespace
+
 Value hurwitz_zeta(Value s, Value q) {
-  constexpr double kFarthest = -1e4;  // bounds the loop
-  const auto near = [](Value at) { return (at <= 1.0) & (at > kFarthest); };
-  const auto pending = [&](const Values& v) -> Values {
-    return {sh::reduce_or(near(v[1]), wrap_dims({}, v[1].rank()))};
-  };
-  const auto step = [&](const Values& v) -> Values {
-    const Value active = near(v[1]), sum = v[2];
-    const Value term = choose(active, power(v[1], -v[0]), 0.0);
-    const Value next = sum + term, taken = next - sum;
-    const Value lost = (sum - (next - taken)) + (term - taken);
-    return {v[0], v[1] + sh::convert(active, v[1].dtype()), next, v[3] + lost};
-  };
-  const Value zero = constant_like(q, 0.0);
-  const Values end = sh::while_({s, q, zero, zero}, pending, step);
-  const Value rest = sh::zeta(s, end[1]);
-  const Value sum = end[2] + choose(sh::is_finite(end[2]), end[3] + rest, rest);
   const double inf = std::numeric_limits<double>::infinity();
-  const Value pole = equals(s, 1.0) | ((s > 1.0) & (q <= 0.0) & equals(q, sh::floor(q)));
-  return choose(pole, inf, choose(s < 1.0, std::numeric_limits<double>::quiet_NaN(), sum));
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  // Below zero, the terms up to there are those from -q down to the fraction `below`, of one sign:
+  // the difference of two such sums. Terms of like size are taken together, as they may cancel.
+  const Value negative = q < 0.0;
+  const Value above = choose(negative, q - sh::floor(q), q);
+  const Value below = choose(negative, sh::ceil(q) - q, 1.0);
+  const Value half = s * 0.5;
+  const Value sign =
+      choose(negative, choose(equals(half, sh::floor(half)), 1.0, constant_like(q, -1.0)), 0.0);
+  const Value near = above <= 1.0;
+  const auto signed_ = [&](Value v) { return choose(negative, sign * v, 0.0); };
+  const Value first = choose(near, power(above, -s), 0.0) + signed_(power(below, -s));
+  const Value rest =
+      zeta_tail(s, choose(near, above + 1.0, above)) + signed_(zeta_tail(s, below + 1.0));
+  const Value beyond = signed_(zeta_tail(s, choose(negative, 1.0 - q, 1.0)));
+  const Value undefined = (s < 1.0) | (negative & differs(s, sh::floor(s)));
+  const Value pole = equals(s, 1.0) | (sh::not_(s < 1.0) & (q <= 0.0) & equals(q, sh::floor(q)));
+  return choose(pole, inf, choose(undefined, nan, first + (rest - beyond)));
 }
 
 namespace {

@@ -19,10 +19,12 @@ constexpr double kPi = std::numbers::pi;
 
 Value identity(Value x) { return x; }
 Value reciprocal(Value x) { return 1.0 / x; }
-Value reciprocal_root(Value x) { return sh::is_complex(x.dtype()) ? 1.0 / sqrt(x) : sh::rsqrt(x); }
-Value exp2(Value x) { return power(constant_like(x, 2.0), x); }
-Value log2(Value x) { return log(x) * (1.0 / std::numbers::ln2); }
-Value log10(Value x) { return log(x) * (1.0 / std::numbers::ln10); }
+Value reciprocal_root(Value x) {
+  return sh::is_complex(x.dtype()) ? 1.0 / square_root(x) : sh::rsqrt(x);
+}
+Value exp2(Value x) { return power_of(constant_like(x, 2.0), x); }
+Value log2(Value x) { return logarithm(x, 2.0); }
+Value log10(Value x) { return logarithm(x, 10.0); }
 Value frac(Value x) { return x - truncate(x); }
 Value relu(Value x) { return maximum(x, constant_like(x, 0.0)); }
 
@@ -34,9 +36,9 @@ Value sign_or_zero(Value x) {
   return positive - sh::convert(x < 0.0, x.dtype());
 }
 
-Value magnitude(Value x) {
+Value absolute(Value x) {
   const ElementType type = x.dtype();
-  return sh::is_bool(type) || sh::is_unsigned_int(type) ? x : sh::abs(x);
+  return sh::is_bool(type) || sh::is_unsigned_int(type) ? x : magnitude(x);
 }
 
 // x / |x| for complex numbers.
@@ -81,7 +83,7 @@ struct UnaryEntry {
 };
 
 constexpr UnaryEntry kUnary[] = {
-    {"aten::abs", magnitude, Domain::kSame},
+    {"aten::abs", absolute, Domain::kSame},
     {"aten::neg", sh::negate, Domain::kSame},
     {"aten::sign", sign_or_zero, Domain::kSame},
     {"aten::sgn", sgn, Domain::kSame},
@@ -95,27 +97,27 @@ constexpr UnaryEntry kUnary[] = {
     {"aten::frac", frac, Domain::kFloat},
     {"aten::angle", angle, Domain::kFloat},
     {"aten::reciprocal", reciprocal, Domain::kFloat},
-    {"aten::sqrt", sh::sqrt, Domain::kFloat},
+    {"aten::sqrt", square_root, Domain::kFloat},
     {"aten::rsqrt", reciprocal_root, Domain::kFloat},
     {"aten::exp", sh::exponential, Domain::kFloat},
     {"aten::exp2", exp2, Domain::kFloat},
     {"aten::expm1", sh::exponential_minus_one, Domain::kFloat},
-    {"aten::log", sh::log, Domain::kFloat},
+    {"aten::log", logarithm, Domain::kFloat},
     {"aten::log1p", sh::log_plus_one, Domain::kFloat},
     {"aten::log2", log2, Domain::kFloat},
     {"aten::log10", log10, Domain::kFloat},
     {"aten::sin", sh::sine, Domain::kFloat},
     {"aten::cos", sh::cosine, Domain::kFloat},
     {"aten::tan", sh::tan, Domain::kFloat},
-    {"aten::asin", sh::asin, Domain::kFloat},
-    {"aten::acos", sh::acos, Domain::kFloat},
-    {"aten::atan", sh::atan, Domain::kFloat},
+    {"aten::asin", arc_sine, Domain::kFloat},
+    {"aten::acos", arc_cosine, Domain::kFloat},
+    {"aten::atan", arc_tangent, Domain::kFloat},
     {"aten::sinh", sh::sinh, Domain::kFloat},
     {"aten::cosh", sh::cosh, Domain::kFloat},
     {"aten::tanh", sh::tanh, Domain::kFloat},
-    {"aten::asinh", sh::asinh, Domain::kFloat},
-    {"aten::acosh", sh::acosh, Domain::kFloat},
-    {"aten::atanh", sh::atanh, Domain::kFloat},
+    {"aten::asinh", area_sine, Domain::kFloat},
+    {"aten::acosh", area_cosine, Domain::kFloat},
+    {"aten::atanh", area_tangent, Domain::kFloat},
     {"aten::sigmoid", sigmoid, Domain::kFloat},
     {"aten::sinc", sinc, Domain::kFloat},
     {"aten::erf", sh::erf, Domain::kFloat},

@@ -362,7 +362,8 @@ Values max_pool(Call& call, int64_t count) {
   const Dims strides = plane_strides(self.dims(), count);
   std::vector<Dims> firsts;
   for (const Axis& a : all) firsts.push_back(a.firsts());
-  Best best{self, {}};
+  // Halves one by one would be converted for each comparison.
+  Best best{convert(self, compute_type(self.dtype())), {}};
   Dims dims = self.dims();
   Builder& b = call.builder();
   for (int64_t i = count - 1; i >= 0; --i) {
@@ -372,7 +373,7 @@ Values max_pool(Call& call, int64_t count) {
       best = max_by_window(best, a, strides[i]);
       continue;
     }
-    const Value wide = padded(best.value, a, lowest(b, {self.dtype(), {}}));
+    const Value wide = padded(best.value, a, lowest(b, {best.value.dtype(), {}}));
     const Value wide_index =
         best.index ? padded(best.index, a, scalar(b, ElementType::kS32, 0)) : Value();
     best = max_stage(
@@ -393,7 +394,8 @@ Values adaptive_max_pool(Call& call, int64_t count) {
   const Dims strides = plane_strides(self.dims(), count);
   std::vector<Dims> firsts;
   for (const Ranges& r : all) firsts.push_back(r.starts);
-  Best best{self, {}};
+  // Halves one by one would be converted for each comparison.
+  Best best{convert(self, compute_type(self.dtype())), {}};
   Dims dims = self.dims();
   Builder& b = call.builder();
   for (int64_t i = count - 1; i >= 0; --i) {

@@ -145,6 +145,12 @@ Value cast(Value value, ElementType dtype) {
   return sh::convert(value, dtype);
 }
 
+Value rounded_to(Value value, ElementType type) {
+  if (type == ElementType::kF16) return sh::reduce_precision(value, 5, 10);
+  if (type == ElementType::kBF16) return sh::reduce_precision(value, 8, 7);
+  return sh::convert(sh::convert(value, type), value.dtype());
+}
+
 Value as(Value value, ElementType dtype, const Dims& dims) {
   return sh::broadcast_to(sh::convert(value, dtype), dims);
 }

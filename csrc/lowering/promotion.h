@@ -39,6 +39,10 @@ ElementType compute_type(ElementType type);
 // float8_e4m3fn's range become its largest.
 Value cast(Value value, ElementType dtype);
 
+// `value` as a `type` holds it, in its own type: not a conversion there and back, which a compiler
+// may drop.
+Value rounded_to(Value value, ElementType type);
+
 // `value` as a tensor of the given dtype, broadcast to `dims`.
 Value as(Value value, ElementType dtype, const Dims& dims);
 

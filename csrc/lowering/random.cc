@@ -54,6 +54,17 @@ void require_floating(const Call& call, ElementType dtype) {
   }
 }
 
+}  // namespace
+
+void require_real(const Call& call, ElementType dtype) {
+  if (!sh::is_float(dtype)) {
+    throw InvalidArgument(call.op().substr(6) + " expects a tensor of floating-point numbers",
+                          InvalidArgument::Kind::kNotImplemented);
+  }
+}
+
+namespace {
+
 int64_t uniform_words(const TensorType& type) {
   const int64_t parts = sh::is_complex(type.dtype) ? 2 : 1;
   return type.numel() * parts * Words::uniform(sampling_type(type.dtype));
@@ -88,7 +99,7 @@ Values uniform(Call& call) {
   return {in_parts(type.dtype, [&] {
     const Value scaled = uniform_in(random, type.dtype, type.dims) * (to - from) + from;
     // Rounding must not reach the end that the interval leaves out.
-    const Value rounded = sh::convert(sh::convert(scaled, real), compute);
+    const Value rounded = rounded_to(scaled, real);
     return sh::select(rounded < to, rounded, from);
   })};
 }
@@ -133,6 +144,9 @@ TensorType normal_target(const Call& call) {
 Values normal(Call& call) {
   const TensorType type = normal_target(call);
   require_floating(call, type.dtype);
+  if (const auto* std = std::get_if<TensorArgument>(call.find("std"))) {
+    require_real(call, std->value.dtype());
+  }
   Random random(call, normal_words(type));
   const Value unit = standard_normal(random, type.dtype, type.dims);
   const ElementType compute = unit.dtype();
@@ -183,6 +197,10 @@ Values geometric(Call& call) {
 
 Values bernoulli(Call& call) {
   const TensorType type = target(call);
+  if (sh::is_complex(type.dtype)) {
+    throw InvalidArgument("bernoulli has no complex results",
+                          InvalidArgument::Kind::kNotImplemented);
+  }
   const std::string_view name = call.has("p") ? "p" : "self";
   const auto* given = std::get_if<TensorArgument>(call.find(name));
   const ElementType compute =
@@ -197,6 +215,9 @@ Values native_dropout(Call& call) {
   const ElementType compute = compute_type(input.dtype());
   if (!call.boolean("train", true)) {
     return {input, sh::splat(call.builder(), {ElementType::kPred, input.dims()}, true)};
+  }
+  if (!sh::is_float(input.dtype()) && !sh::is_complex(input.dtype())) {
+    throw InvalidArgument("native_dropout expects a tensor of floating-point numbers");
   }
   Random random(call, input.numel() * Words::uniform(ElementType::kF32));
   const Value kept = 1.0 - call.number("p", ElementType::kF32);
@@ -243,6 +264,23 @@ Values integers_in(Call& call, const TensorType& type, int64_t from, uint64_t ra
   return {integers(random, type.dtype, type.dims, from, range)};
 }
 
+// Whether a dtype has numbers as large as `value`; an integer dtype has them exactly.
+bool reaches(ElementType dtype, int64_t value) {
+  if (sh::is_bool(dtype)) return value == 0 || value == 1;
+  if (dtype == ElementType::kF16) return std::abs(static_cast<double>(value)) <= 65504;
+  if (!sh::is_integer(dtype)) return true;
+  const int width = sh::bit_width(dtype);
+  if (sh::is_unsigned_int(dtype)) return value >= 0 && (width == 64 || value >> width == 0);
+  return width == 64 || (value >> (width - 1) == 0 || value >> (width - 1) == -1);
+}
+
+void require_reach(const Call& call, ElementType dtype, int64_t from, int64_t last) {
+  if (!reaches(dtype, from) || !reaches(dtype, last)) {
+    throw InvalidArgument(call.op().substr(6) + ": numbers from " + std::to_string(from) + " to " +
+                          std::to_string(last) + " are out of bounds for the dtype");
+  }
+}
+
 uint64_t distance(const Call& call, int64_t from, int64_t to) {
   if (from >= to) {
     throw InvalidArgument(call.op().substr(6) +
@@ -256,7 +294,9 @@ Values random_integers(Call& call) {
   const TensorType type = target(call);
   const int64_t from = call.integer_or("from", 0);
   if (call.has("to")) {
-    return integers_in(call, type, from, distance(call, from, call.integer("to")));
+    const uint64_t range = distance(call, from, call.integer("to"));
+    require_reach(call, type.dtype, from, call.integer("to") - 1);
+    return integers_in(call, type, from, range);
   }
   if (!call.has("from")) return integers_in(call, type, 0, natural_range(type.dtype));
   if (from == std::numeric_limits<int64_t>::min()) return integers_in(call, type, from, 0);
@@ -267,11 +307,26 @@ Values random_integers(Call& call) {
 
 Values randint(Call& call) {
   const int64_t low = call.integer_or("low", 0);
-  return integers_in(call, target(call), low, distance(call, low, call.integer("high")));
+  const uint64_t range = distance(call, low, call.integer("high"));
+  require_reach(call, target(call).dtype, low, call.integer("high") - 1);
+  return integers_in(call, target(call), low, range);
 }
 
 Values randperm(Call& call) {
   const int64_t n = call.integer("n");
+  const ElementType dtype = target(call).dtype;
+  if (sh::is_bool(dtype) || sh::is_complex(dtype)) {
+    throw InvalidArgument("randperm has integers and floating-point numbers only",
+                          InvalidArgument::Kind::kNotImplemented);
+  }
+  // Floating-point numbers are whole, one by one, up to where their digits end.
+  const bool exact = dtype == ElementType::kF16   ? n <= (int64_t{1} << 11) + 1
+                     : dtype == ElementType::kF32 ? n <= (int64_t{1} << 24) + 1
+                                                  : reaches(dtype, n);
+  if (!exact) {
+    throw InvalidArgument("randperm: the dtype does not hold all numbers below " +
+                          std::to_string(n));
+  }
   Builder& b = call.builder();
   const Value positions = sh::iota(
       b, {n > std::numeric_limits<int32_t>::max() ? ElementType::kS64 : ElementType::kS32, {n}}, 0);

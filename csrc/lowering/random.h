@@ -41,6 +41,9 @@ class Random {
 // The type a distribution over `dtype` is computed in: float64 for itself, else float32.
 ElementType sampling_type(ElementType dtype);
 
+// Refuses a call whose parameters, of this dtype, are not floating-point numbers.
+void require_real(const Call& call, ElementType dtype);
+
 void register_random_rejection(Registry&);  // gamma, poisson, binomial, dirichlet
 
 }  // namespace torch_tpu::lowering

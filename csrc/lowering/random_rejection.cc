@@ -94,12 +94,14 @@ Value gamma(Call& call, Value shape) {
 
 Values standard_gamma(Call& call) {
   const Value self = call.tensor("self");
+  require_real(call, self.dtype());
   if (self.numel() == 0) return {self};
   return {gamma(call, sh::convert(self, sampling_type(self.dtype())))};
 }
 
 Values sample_dirichlet(Call& call) {
   const Value self = call.tensor("self");
+  require_real(call, self.dtype());
   if (self.numel() == 0) return {self};
   const Value parts = gamma(call, sh::convert(self, kReal));
   const int64_t last = self.rank() - 1;
@@ -156,6 +158,7 @@ Round propose_small_poisson(Random& random, const Values& parameters, const Valu
 
 Values poisson(Call& call) {
   const Value self = call.tensor("self");
+  require_real(call, self.dtype());
   if (self.numel() == 0) return {self};
   const Value rate = sh::convert(self, kReal);
   const Value zero = constant_like(rate, 0);
@@ -202,6 +205,8 @@ Round propose_small_binomial(Random& random, const Values& parameters, const Val
 
 Values binomial(Call& call) {
   const Dims dims = sh::broadcast_shapes({call.tensor("count").dims(), call.tensor("prob").dims()});
+  require_real(call, call.tensor("count").dtype());
+  require_real(call, call.tensor("prob").dtype());
   const Value n = as(call.tensor("count"), kReal, dims);
   const Value p = as(call.tensor("prob"), kReal, dims);
   if (n.numel() == 0) return {n};

@@ -5,6 +5,7 @@
 #include "lowering/expression.h"
 #include "lowering/families.h"
 #include "lowering/indexing.h"
+#include "lowering/pointwise.h"
 #include "lowering/promotion.h"
 #include "lowering/reduction.h"
 
@@ -103,12 +104,13 @@ Value exponential_of_infinity(Value x) {
   return sh::complex(infinite(sh::cosine(part)), infinite(sh::sine(part)));
 }
 
-// log(exp(a) + exp(b)) of complex numbers, in the branch that follows from their real parts.
+// log(exp(a) + exp(b)) of complex numbers, in the branch of the one with the larger real part, or
+// of the later one, b.
 Value complex_log_add_exp(Value a, Value b) {
   const Value re_a = sh::real(a), re_b = sh::real(b);
   const Value nan = constant_like(re_a, std::numeric_limits<double>::quiet_NaN());
   const Value unknown = is_nan(re_a) | is_nan(re_b) | is_nan(sh::imag(a)) | is_nan(sh::imag(b));
-  const Value second = re_b > re_a;
+  const Value second = re_b >= re_a;
   const Value high = sh::select(second, b, a), low = sh::select(second, a, b);
   const Value apart = low - high;
   // Nothing is added, whatever the angle of the smaller one.
@@ -116,7 +118,7 @@ Value complex_log_add_exp(Value a, Value b) {
   const Value ratio = sh::select(negligible, constant_like(apart, 0), sh::exponential(apart));
   const Value sum = sh::log_plus_one(ratio) + high;
   const Value both_infinite = equals(re_a, re_b) & sh::not_(sh::is_finite(re_a));
-  const Value large = sh::log(exponential_of_infinity(a) + exponential_of_infinity(b));
+  const Value large = logarithm(exponential_of_infinity(a) + exponential_of_infinity(b));
   const Value limit = sh::select(re_a < 0.0, a, large);
   return sh::select(unknown, sh::complex(nan, nan), sh::select(both_infinite, limit, sum));
 }

@@ -44,7 +44,7 @@ class Worker:
 
     def run(self, case: Case) -> Result:
         """Runs a case; a lost worker is its result, too."""
-        reason = exceptions.reason_excluded(case.suite, case.op, case.dtype)
+        reason = exceptions.reason_excluded(case.suite, case.op, case.variant, case.dtype)
         if reason is not None:
             return Result(case, "excluded", reason=reason)
         if self._process is None:
