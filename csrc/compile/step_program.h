@@ -57,7 +57,7 @@ class StepProgram {
 
   int device_ = 0;
   std::vector<uint64_t> key_;  // the inputs' signature
-  size_t num_inputs_ = 0;    // storages of theirs
+  size_t num_inputs_ = 0;      // storages of theirs
   std::vector<Held> held_;     // their slots follow those of the inputs
   std::vector<Same> same_;
   std::vector<stablehlo::ElementType> numbers_;

@@ -276,8 +276,7 @@ void StepTrace::add_result(const at::Tensor& t, StepProgram& out,
 
 std::shared_ptr<const StepProgram> StepTrace::finish(const std::vector<at::Tensor>& results,
                                                      const std::vector<at::Tensor>& kept,
-                                                     const pjrt::Options& options,
-                                                     bool writes) {
+                                                     const pjrt::Options& options, bool writes) {
   pause();
   follow_generator();
   const auto out = std::make_shared<StepProgram>();
@@ -291,8 +290,8 @@ std::shared_ptr<const StepProgram> StepTrace::finish(const std::vector<at::Tenso
       const size_t first = same->second;
       const bool stays_same = !writes || now == base(*state_.storages[first]);
       const bool changes = !(now == bases_[slot]);
-      out->same_.push_back({static_cast<uint32_t>(slot), static_cast<uint32_t>(first),
-                            stays_same && changes});
+      out->same_.push_back(
+          {static_cast<uint32_t>(slot), static_cast<uint32_t>(first), stays_same && changes});
       if (stays_same) continue;
     }
     if (!(now == bases_[slot])) outputs_.write(static_cast<int>(slot), now);
