@@ -101,6 +101,16 @@ def test_statistics_have_the_names_of_torch_accelerator() -> None:
     assert stats == torch.accelerator.memory_stats()
 
 
+def test_a_summary_to_print() -> None:
+    x = filled(1)
+    lines = tpu.memory_summary().splitlines()
+    assert lines[0].startswith("Memory of tpu:0: ") and lines[0].endswith(" in use")
+    assert [line.split()[0] for line in lines[2:4]] == ["bytes", "arrays"]
+    count = tpu.memory_stats()["allocation.all.current"]
+    assert lines[3].split()[1] == f"{count:,}"
+    assert tpu.memory_summary(x.device, abbreviated=True).splitlines()[0] == lines[0]
+
+
 def test_what_was_freed_is_counted_from_a_reset_on() -> None:
     held = filled(1)
     torch.accelerator.reset_accumulated_memory_stats()

@@ -170,7 +170,9 @@ void dispatch(const OperatorInfo& info, const c10::OperatorHandle& op, torch::ji
   try {
     if (changes_device(info, op, stack)) return;
     if (Trace* trace = Trace::current()) {
-      trace_call(*trace, info, op, stack);
+      const torch::jit::Stack given(stack.end() - static_cast<ptrdiff_t>(info.arguments.size()),
+                                    stack.end());
+      refusing_as_cpu_does(op, given, [&] { trace_call(*trace, info, op, stack); });
       return;
     }
     runtime::statistics().ops.fetch_add(1, std::memory_order_relaxed);

@@ -20,6 +20,39 @@ def memory_stats(device: Device = None) -> OrderedDict[str, Any]:
     return torch.accelerator.memory_stats(_get_device_index(device, optional=True))
 
 
+def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
+    """The counters as a table to print.
+
+    Args:
+        device: The current one if None.
+        abbreviated: Taken as ``torch.cuda.memory_summary`` does; there is nothing to leave out.
+    """
+    index = _get_device_index(device, optional=True)
+    stats = memory_stats(index)
+    free, total = mem_get_info(index)
+    columns = ("current", "peak", "allocated", "freed")
+    titles = ("current", "peak", "total allocated", "total freed")
+    lines = [f"Memory of tpu:{index}: {_size(total - free)} of {_size(total)} in use"]
+    lines.append(f"{'':8}" + "".join(f"{title:>17}" for title in titles))
+    for name, area, shown in (
+        ("bytes", "allocated_bytes", _size),
+        ("arrays", "allocation", lambda count: f"{count:,}"),
+    ):
+        figures = (shown(stats[f"{area}.all.{column}"]) for column in columns)
+        lines.append(f"{name:8}" + "".join(f"{figure:>17}" for figure in figures))
+    lines.append(f"out of memory: {stats['num_ooms']:,} times")
+    return "\n".join(lines) + "\n"
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
 def memory_allocated(device: Device = None) -> int:
     """The bytes that live arrays take."""
     return torch.accelerator.memory_allocated(_get_device_index(device, optional=True))
