@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import copy
 import gc
@@ -1276,3 +1277,282 @@ def test_what_a_program_that_forks_has_frozen() -> None:
     pair.check()
     one_program(pair.tpu_step)
     assert next(pair.tpu.parameters()).grad is None
+
+
+# --- What optimizers keep, and gradients between calls ------------------------------------------
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_gradients_of_several_calls(flag: bool) -> None:
+    """Added up by calls that use no optimizer; used and cleared by a call that does."""
+
+    def train(device: Any, compiled: bool) -> tuple[list[float], list[torch.Tensor]]:
+        model = small_model(device)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+        def update() -> None:
+            optimizer.step()
+            optimizer.zero_grad()
+
+        def part(x: torch.Tensor, y: torch.Tensor, last: bool) -> torch.Tensor:
+            loss = ((model(x) - y) ** 2).mean() / 2
+            loss.backward()
+            if last:
+                update()
+            return loss.detach()
+
+        steps: list[Any] = [compile_step(f) if compiled else f for f in (part, update)]
+        losses = []
+        for i, (x, y) in enumerate(seeded_data(8)):
+            losses.append(steps[0](x.to(device), y.to(device), flag and i % 2 == 1).item())
+            if not flag and i % 2:
+                steps[1]()
+        assert not compiled or not any(step.fallback_reason for step in steps)
+        return losses, [p.detach().cpu() for p in model.parameters()]
+
+    torch.testing.assert_close(train(DEVICE, True), train("cpu", False), rtol=1e-4, atol=2e-6)
+
+
+def test_gradients_of_arguments() -> None:
+    """The next call has other arguments."""
+    model = small_model(DEVICE)
+
+    @compile_step
+    def step(x: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = model(x).square().sum()
+        loss.backward()
+        return loss
+
+    inputs = [torch.full((4, 5), float(i), device=DEVICE, requires_grad=True) for i in range(4)]
+    step(inputs[0])
+    with pytest.warns(UserWarning, match="leaves a gradient in an argument"):
+        step(inputs[1])
+    inputs[0].grad = None
+    for x in inputs[2:]:
+        step(x)
+        (wanted,) = torch.autograd.grad(model(x).square().sum(), x)
+        assert x.grad is not None
+        torch.testing.assert_close(x.grad, wanted)
+
+
+class Counting(torch.optim.Optimizer):
+    """Its rate falls with a count that it keeps: in the group, or itself."""
+
+    def __init__(self, parameters: Any, in_group: bool) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+        self.in_group = in_group
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            count = group.get("count", 0) + 1 if self.in_group else self.count + 1
+            for p in group["params"]:
+                p.add_(p.grad, alpha=-group["lr"] / count)
+            if self.in_group:
+                group["count"] = count
+            else:
+                self.count = count
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+def test_an_optimizer_that_counts(in_group: bool) -> None:
+    pair = Pair(make_optimizer=lambda parameters: Counting(parameters, in_group))
+    with pytest.warns(UserWarning, match=r"'count' of Counting changes in the step, from 1 to 2"):
+        pair.run(4)
+    pair.check()
+
+
+class OfItsOwn(torch.optim.AdamW):
+    """Has numbers on the device beside the step count, for a while equal to it."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        result = super().step(closure)
+        for p in self.state:
+            count = self.state[p].setdefault("count", torch.zeros((), device=p.device))
+            count += 1
+        return result
+
+
+def test_equal_numbers_of_several_kinds() -> None:
+    """Only what stays equal is one value: else a program would be for one call."""
+    pair = Pair(make_optimizer=lambda parameters: OfItsOwn(parameters, lr=0.01))
+    pair.run(5)
+    pair.check()
+    one_program(pair.tpu_step)
+
+    def in_groups(parameters: Any) -> torch.optim.Optimizer:
+        first, *rest = parameters
+        return torch.optim.ASGD([{"params": [first], "lr": 0.02}, {"params": rest}], lr=0.01)
+
+    pair = Pair(make_optimizer=in_groups)
+    pair.run(4)
+    pair.check()
+    one_program(pair.tpu_step)
+
+
+def test_state_that_is_dropped() -> None:
+    """Optimizers begin again then, also when steps outside have made other state since."""
+    pair = Pair()
+    pair.run(2)
+    for optimizer in (pair.cpu_optimizer, pair.tpu_optimizer):
+        optimizer.state.clear()
+    with tpu.explain() as explanation:
+        pair.run(2)
+    assert any("state of a parameter" in p.difference for p in explanation.programs)
+    for optimizer, step in (
+        (pair.cpu_optimizer, pair.cpu_step),
+        (pair.tpu_optimizer, pair.tpu_step.__wrapped__),  # type: ignore[attr-defined]
+    ):
+        optimizer.state.clear()
+        x, y = (t.to(optimizer.param_groups[0]["params"][0].device) for t in next(seeded_data(1)))
+        step(x, y)
+    pair.run(2)
+    pair.check()
+    assert pair.tpu_step.fallback_reason is None
+
+
+class Parting(torch.optim.Optimizer):
+    """Computes equal numbers in two ways."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for i, p in enumerate(self.param_groups[0]["params"]):
+            count = self.state[p].setdefault("count", torch.zeros((), device=p.device))
+            count.copy_(count + 1 if i % 2 else (count * 2 + 2) / 2)
+            p.sub_(p.grad * 0.1 / count)
+
+
+def test_equal_numbers_that_part_at_every_call() -> None:
+    pair = Pair(make_optimizer=Parting)
+    pair.run(16)
+    pair.check()
+    assert pair.tpu_step.fallback_reason is None
+
+
+@pytest.mark.parametrize("where", ["variable", "attribute"])
+def test_an_optimizer_that_is_replaced(where: str) -> None:
+    def train(device: Any, compiled: bool) -> list[torch.Tensor]:
+        model = small_model(device)
+        held = argparse.Namespace(optimizer=torch.optim.AdamW(model.parameters(), lr=0.01))
+        optimizer: torch.optim.Optimizer = held.optimizer
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> None:
+            used = optimizer if where == "variable" else held.optimizer
+            used.zero_grad()
+            ((model(x) - y) ** 2).mean().backward()
+            used.step()
+
+        f: Any = compile_step(step) if compiled else step
+        for i, (x, y) in enumerate(seeded_data(6)):
+            if i == 3:
+                optimizer = held.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            f(x.to(device), y.to(device))
+        assert not compiled or f.fallback_reason is None
+        return [p.detach().cpu() for p in model.parameters()]
+
+    torch.testing.assert_close(train(DEVICE, True), train("cpu", False), rtol=1e-4, atol=2e-6)
+
+
+def test_optimizers_that_step_in_the_backward_pass() -> None:
+    """More than the first call is traced for; an eager backward pass is on another thread."""
+
+    def deeper(device: Any) -> nn.Module:
+        torch.manual_seed(0)
+        layers = [part for _ in range(3) for part in (nn.Linear(5, 5), nn.Tanh())]
+        return nn.Sequential(*layers, nn.Linear(5, 3)).to(device)
+
+    def in_hooks(model: nn.Module, _: torch.optim.Optimizer) -> Step:
+        for p in model.parameters():
+            optimizer = torch.optim.AdamW([p], lr=0.01)
+
+            def update(_: torch.Tensor, own: torch.optim.Optimizer = optimizer) -> None:
+                own.step()
+                own.zero_grad()
+
+            p.register_post_accumulate_grad_hook(update)
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            loss = ((model(x) - y) ** 2).mean()
+            loss.backward()
+            return loss
+
+        return step
+
+    pair = Pair(deeper, make_step=in_hooks)
+    pair.run(5)
+    pair.check()
+    one_program(pair.tpu_step)
+
+
+def test_an_interrupt_leaves_nothing() -> None:
+    pair = Pair()
+    inner = plain_step(pair.tpu, pair.tpu_optimizer)
+    interrupted: list[int] = []
+
+    @compile_step
+    def step(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = inner(x, y)
+        if not interrupted:
+            interrupted.append(1)
+            raise KeyboardInterrupt
+        return loss
+
+    pair.tpu_step = step
+    with pytest.raises(KeyboardInterrupt):
+        step(*(t.to(DEVICE) for t in next(seeded_data(1))))
+    assert not pair.tpu_optimizer.state and not pair.tpu_optimizer.param_groups[0]["capturable"]
+    assert not step._capturable and not step._moved
+    pair.run(3)
+    pair.check()
+    one_program(step)
+
+
+def test_other_threads_do_not_compile() -> None:
+    """``torch.compiler.is_compiling()`` is true on the thread that traces."""
+    seen: list[bool] = []
+
+    @compile_step
+    def step(x: torch.Tensor) -> torch.Tensor:
+        thread = threading.Thread(target=lambda: seen.append(bool(torch.compiler.is_compiling())))
+        thread.start()
+        thread.join()
+        seen.append(bool(torch.compiler.is_compiling()))
+        return x + 1
+
+    waiting = threading.Event()
+    other = threading.Thread(target=waiting.wait)
+    other.start()
+    try:
+        step(torch.ones(2, device=DEVICE))
+    finally:
+        waiting.set()
+        other.join()
+    assert seen == [False, True]
+    assert torch.compiler.is_compiling() is False
+
+
+def test_arguments_on_several_devices() -> None:
+    out = subprocess_python.run(
+        """
+import torch
+model = torch.nn.ModuleList([torch.nn.Linear(5, 5).to("tpu:0"), torch.nn.Linear(5, 3).to("tpu:1")])
+optimizer = torch.optim.AdamW(model.parameters())
+@torch.tpu.compile_step
+def step(x, y):
+    optimizer.zero_grad()
+    loss = (model[1](model[0](x).to("tpu:1")) - y).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss
+losses = [step(torch.ones(2, 5, device="tpu:0"), torch.ones(2, 3, device="tpu:1")) for _ in "abc"]
+assert losses[2] < losses[1] < losses[0]
+print(step.fallback_reason)
+""",
+        TORCH_TPU_CPU_DEVICES="2",
+    )
+    assert out.splitlines() == ["its arguments are on several devices"]

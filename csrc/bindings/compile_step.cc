@@ -27,6 +27,16 @@ class StepGuards {
   void add(py::dict dictionary, py::object key, py::object value, bool equal) {
     entries_.push_back({std::move(dictionary), std::move(key), std::move(value), equal});
   }
+  // The dictionary begins with these entries: an optimizer's state, of which no key is looked up,
+  // since hashing a tensor is a call of Python's.
+  void add_state(const py::dict& dictionary) {
+    State state{dictionary, {}};
+    for (const auto& [key, value] : dictionary) {
+      state.entries.emplace_back(py::reinterpret_borrow<py::object>(key),
+                                 py::reinterpret_borrow<py::object>(value));
+    }
+    states_.push_back(std::move(state));
+  }
   // The tensor has the storage, the flag and the gradient that it has now.
   void add_tensor(const at::Tensor& t, Gradient gradient) {
     tensors_.push_back({t, t.storage().unsafeGetStorageImpl(), t.requires_grad(), gradient,
@@ -42,7 +52,9 @@ class StepGuards {
                                 PyDict_GetItemWithError(e.dictionary.ptr(), e.key.ptr()) != value;
                        }) ||
            std::any_of(tensors_.begin(), tensors_.end(),
-                       [](const TensorEntry& e) { return storage_of(e.tensor) != e.storage; });
+                       [](const TensorEntry& e) { return storage_of(e.tensor) != e.storage; }) ||
+           std::any_of(states_.begin(), states_.end(),
+                       [](const State& state) { return !state.holds(); });
   }
   // What has changed, in words; nullopt when nothing has.
   std::optional<std::string> check() const {
@@ -56,6 +68,9 @@ class StepGuards {
       if (!now || !e.equal) return key + " is another one";
       return key + " is " + py::repr(now).cast<std::string>() + ", was " +
              py::repr(e.value).cast<std::string>();
+    }
+    for (const State& state : states_) {
+      if (!state.holds()) return "the state of a parameter is another one";
     }
     for (const TensorEntry& e : tensors_) {
       const auto about = [&](const char* what) {
@@ -82,6 +97,19 @@ class StepGuards {
     py::object key, value;
     bool equal;
   };
+  struct State {
+    py::dict dictionary;
+    std::vector<std::pair<py::object, py::object>> entries;
+
+    bool holds() const {
+      Py_ssize_t place = 0;
+      PyObject *key = nullptr, *value = nullptr;
+      return std::all_of(entries.begin(), entries.end(), [&](const auto& entry) {
+        return PyDict_Next(dictionary.ptr(), &place, &key, &value) && key == entry.first.ptr() &&
+               value == entry.second.ptr();
+      });
+    }
+  };
   struct TensorEntry {
     at::Tensor tensor;
     const c10::StorageImpl* storage;
@@ -95,6 +123,7 @@ class StepGuards {
   }
 
   std::vector<Entry> entries_;
+  std::vector<State> states_;
   std::vector<TensorEntry> tensors_;
 };
 
@@ -188,6 +217,7 @@ void bind_compile_step(py::module_& m) {
       .def(py::init<>())
       .def("add", &StepGuards::add, py::arg("dictionary"), py::arg("key"), py::arg("value"),
            py::arg("equal"))
+      .def("add_state", &StepGuards::add_state, py::arg("dictionary"))
       .def(
           "add_tensor",
           [](StepGuards& guards, const at::Tensor& t, const std::string& gradient) {

@@ -67,6 +67,8 @@ class CompiledStep:
         self._warm = self._tried_at_once = False
         self._traces = 0
         self._not_yet = 0
+        # Whether equal step counts are one value: not where they part at every call.
+        self._shares_counts = True
         self._reason: str | None = None
         with contextlib.suppress(AttributeError):
             functools.update_wrapper(self, fn)
@@ -110,6 +112,9 @@ class CompiledStep:
         if self._reason is not None or _C.in_dry_run() or _C.checks_nan():
             return self._eagerly(args, kwargs)
         arguments = Arguments(args, kwargs)
+        if len({t.device for t in arguments.tensors}) > 1:
+            self._give_up("its arguments are on several devices", None)
+            return self._eagerly(args, kwargs)
         if not self._warm:
             entry = self._traced_at_once(arguments)
             return self._first(args, kwargs) if entry is None else self._begin(entry, arguments)
@@ -123,6 +128,8 @@ class CompiledStep:
             result = entry.run(arguments.tensors)
             if result is None:
                 changed = entry.program.why_not() or None
+                if changed and self._traces > 1:
+                    self._shares_counts = False
             else:
                 if place:
                     self._entries.insert(0, self._entries.pop(place))
@@ -148,12 +155,16 @@ class CompiledStep:
         """Runs eagerly, to find the optimizers and let them make their state."""
         self._tried_at_once = True
         gradients = {id(p): p.grad for p in leaves()}
+        stepped: list[Optimizer] = []
         skipped: list[Optimizer] = []
         with contextlib.ExitStack() as stack:
+            # Optimizers that step in hooks of a backward pass do it on this thread then.
+            stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             here = threading.get_ident()
 
             def note(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
                 if threading.get_ident() == here:
+                    stepped.append(optimizer)
                     self._note_optimizer(optimizer)
 
             stack.callback(register_optimizer_step_pre_hook(note).remove)
@@ -162,7 +173,7 @@ class CompiledStep:
             result = self._eagerly(args, kwargs)
         # An optimizer that a GradScaler has held back has no state yet.
         self._warm = all(any(o is known for known in self._optimizers) for o in skipped)
-        outlives = self._outliving_gradients(self._optimizers)
+        outlives = self._outliving_gradients([*stepped, *skipped])
         for p in leaves():
             if p.grad is not None and gradients.get(id(p)) is not p.grad and not outlives(p):
                 p.grad = None
@@ -270,6 +281,10 @@ class CompiledStep:
                     optimizers = error.optimizers
                 except Exception:
                     break
+                except BaseException:  # the caller's, such as KeyboardInterrupt
+                    self._capturable, self._moved = before
+                    self._varying.clear()
+                    raise
                 else:
                     for optimizer in optimizers:
                         self._note_optimizer(optimizer)

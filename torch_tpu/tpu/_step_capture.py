@@ -33,14 +33,24 @@ from torch_tpu.tpu._live_objects import (
 from torch_tpu.tpu._microbatches import Microbatches
 from torch_tpu.tpu._step_entry import PLAIN, RESULT, Arguments, Entry, Place
 from torch_tpu.tpu._step_numbers import Numbers, settings
+from torch_tpu.tpu._step_optimizers import optimizers_in_place
 from torch_tpu.tpu._step_randomness import Randomness
-from torch_tpu.tpu._step_state import make_state, scalars
-from torch_tpu.tpu._step_watch import NotCapturableError, Watch, adafactor_step
+from torch_tpu.tpu._step_state import counts, make_state
+from torch_tpu.tpu._step_watch import (
+    NotCapturableError,
+    Watch,
+    adafactor_step,
+    compiling_on_this_thread,
+)
 from torch_tpu.tpu._warmup import _HostState
 from torch_tpu.tpu.compiler import current_compiler_options
 
 if TYPE_CHECKING:
     from torch_tpu.tpu._compiled_step import CompiledStep
+
+
+# What is set in PyTorch's optimizers, and their groups, for their steps to be traced, and in them.
+_OF_PYTORCH = ("_opt_called", "capturable", "_need_device_dtype_check_for_fused")
 
 
 class NotYetError(Exception):
@@ -113,11 +123,12 @@ class Capture:
         before = {id(p): (p, p.grad) for p in leaves()}
         failure: Exception | None = None
         if not self.first:
-            trace.share_equal([t for o in self.optimizers for t in scalars(o)])
+            for optimizer in self.optimizers:
+                self._share_counts(optimizer)
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             # Libraries ask torch.compiler.is_compiling() whether to leave out checks of values.
-            stack.enter_context(torch.compiler._compile_session_context())
+            stack.enter_context(compiling_on_this_thread())
             if "torch._dynamo" in sys.modules:
                 # Compiled functions become a part of this program, operator by operator.
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
@@ -153,6 +164,7 @@ class Capture:
         if self.first and len(self.used) < len(self.optimizers):
             raise OtherOptimizersError(self.used)
         self._check_states(self.states)
+        self._check_optimizers()
         for scaler, begun in self.scalers:
             _step_scaler.check_finished(scaler)
             if scaler._per_optimizer_states is not begun:
@@ -209,7 +221,12 @@ class Capture:
         for key, value in _states([optimizer]).items():
             if before.get(key) is not value:
                 self.states[key] = value
-        self.trace.share_equal(scalars(optimizer))
+        self._share_counts(optimizer)
+
+    def _share_counts(self, optimizer: Optimizer) -> None:
+        if self.step._shares_counts:
+            for values in counts(optimizer):
+                self.trace.share_equal(values)
 
     def _call(self) -> Any:
         args, kwargs = self.arguments.restored()
@@ -308,6 +325,24 @@ class Capture:
                     f"an optimizer keeps {key[2]!r} in its state as a Python object, and changes it"
                 )
 
+    def _check_optimizers(self) -> None:
+        """Numbers that an optimizer counts itself, in a group or an attribute, would stay."""
+        for optimizer in self.optimizers:
+            for container in (vars(optimizer), *optimizer.param_groups):
+                copy = self.host.before(container)
+                for name, now in container.items():
+                    if name in _OF_PYTORCH or not _is_plain(now):
+                        continue
+                    old = copy.get(name)
+                    if now is old or (type(now) is type(old) and now == old):
+                        continue
+                    if self.first and name not in copy:
+                        raise NotYetError(f"an optimizer begins to keep {name!r}")
+                    raise NotCapturableError(
+                        f"{name!r} of {type(optimizer).__name__} changes in the step, "
+                        f"from {old!r} to {now!r}"
+                    )
+
     def _carry(self, old: torch.Tensor, new: torch.Tensor, what: str) -> None:
         """What replaces a tensor is written to it, for the next call to find it there."""
         if not (
@@ -344,7 +379,7 @@ class Capture:
         ]
         del returned, self.value, self.stepped
         entry.gradients = []
-        outlives = step._outliving_gradients(self.optimizers)
+        outlives = step._outliving_gradients(self.used)
         owns = self._owns()
         for p in leaves():
             _, old = before.get(id(p), (p, None))
@@ -355,6 +390,11 @@ class Capture:
             if p.grad is not None and outlives(p):
                 if self.first:
                     raise NotYetError("the next calls begin with gradients")
+                if any(p is t for t in self.arguments.tensors):
+                    raise NotCapturableError(
+                        "it leaves a gradient in an argument, which is another tensor at the next "
+                        "call; use torch.autograd.grad, and return it"
+                    )
                 gradient = p.grad.detach()
                 kept.append(gradient)
                 entry.gradients.append((p, gradient))
@@ -367,7 +407,15 @@ class Capture:
         entry.optimizers = [(o, len(o.param_groups)) for o in self.optimizers]
         entry.reads = list(self.numbers.reads)
         entry.conditions = list(self.numbers.conditions)
+        entry.cells = []
         entry.guards = self._guards(before, {id(p) for p, _ in entry.gradients})
+        for place, optimizer in optimizers_in_place(step._fn):
+            if not any(optimizer is used for used in self.used):
+                continue
+            if isinstance(place, types.CellType):
+                entry.cells.append((place, optimizer))
+            elif place is not None and type(place[0]) is dict:
+                entry.guards.add(*place, optimizer, False)
         _, flags = split(current_compiler_options(), "torch.tpu.compile_step")
         entry.program = trace.finish(results, kept, {**flags, **step._flags})
         trace.end()
@@ -484,8 +532,9 @@ class Capture:
                         guards.add(group, name, value, True)
                 for p in group["params"]:
                     tensors[id(p)] = p
+            guards.add_state(optimizer.state)
             for state in optimizer.state.values():
-                for name, value in state.items():
+                for name, value in state.items() if isinstance(state, dict) else ():
                     if isinstance(value, torch.Tensor):
                         guards.add(state, name, value, False)
         for identity in changed:
@@ -499,7 +548,10 @@ class Capture:
             elif gradient is None:
                 guards.add_tensor(tensor, "none")
             elif self.trace.has_taken_in(gradient):
+                # The one the step begins with: it may have cleared it.
+                now, tensor.grad = tensor.grad, gradient
                 guards.add_tensor(tensor, "same")
+                tensor.grad = now
             else:
                 guards.add_tensor(tensor, "any")
         return guards
@@ -532,6 +584,10 @@ def _modules_with(used: Callable[[torch.Tensor], bool]) -> list[torch.nn.Module]
         if any(id(part) in owners for part in below):
             found.update((id(part), part) for part in below)
     return list(found.values())
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, PLAIN) or (isinstance(value, tuple) and all(map(_is_plain, value)))
 
 
 def _explained(refusal: str) -> str:

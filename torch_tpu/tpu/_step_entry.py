@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -56,6 +57,8 @@ class Entry:
     objects: list[Any]
     # Optimizers with the number of their groups.
     optimizers: list[tuple[Optimizer, int]]
+    # Variables of functions that hold them.
+    cells: list[tuple[types.CellType, Optimizer]]
     # What gives the program's numbers, and what has to hold of them.
     reads: list[Read]
     conditions: list[tuple[Callable[[], bool], bool]]
@@ -73,6 +76,9 @@ class Entry:
         for optimizer, groups in self.optimizers:
             if len(optimizer.param_groups) != groups:
                 return f"the number of {type(optimizer).__name__}'s parameter groups"
+        for cell, optimizer in self.cells:
+            if _contents(cell) is not optimizer:
+                return "an optimizer is another one"
         for outcome, traced in self.conditions:
             if bool(outcome()) != traced:
                 return "what an optimizer decides by one of its settings"
@@ -97,6 +103,13 @@ class Entry:
             )
             method(*args, **kwargs)
         return (pytree.tree_unflatten(leaves, self.spec),)
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # the variable has been deleted
+        return None
 
 
 class Place:

@@ -16,51 +16,60 @@ from torch.optim import Optimizer
 _MOST = 1000
 
 
+# Where a value is: under a key of a dictionary, in a function's cell, or elsewhere.
+Place = tuple[dict[Any, Any], Any] | types.CellType | None
+
+
 def reachable_optimizers(fn: Callable[..., Any]) -> list[Optimizer]:
     """Those on the device that a function names: its variables, and what these hold.
 
     Not all that there are, which other threads may be using.
     """
-    found: list[Optimizer] = []
+    found: dict[int, Optimizer] = {}
+    for _, optimizer in optimizers_in_place(fn):
+        if _trains_on_device(optimizer):
+            found.setdefault(id(optimizer), optimizer)
+    return list(found.values())
+
+
+def optimizers_in_place(fn: Callable[..., Any]) -> Iterator[tuple[Place, Optimizer]]:
+    """All that a function names, with the variables and entries that hold them."""
     seen: set[int] = set()
-    waiting: list[Any] = [fn]
+    waiting: list[tuple[Place, Any]] = [(None, fn)]
     while waiting and len(seen) < _MOST:
-        value = waiting.pop(0)
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
+        place, value = waiting.pop(0)
         if isinstance(value, Optimizer):
-            if _trains_on_device(value):
-                found.append(value)
-        else:
+            yield place, value
+        elif id(value) not in seen:
+            seen.add(id(value))
             waiting.extend(itertools.islice(_held(value), _MOST))
-    return found
 
 
-def _held(value: Any) -> Iterator[Any]:
+def _held(value: Any) -> Iterator[tuple[Place, Any]]:
     if isinstance(value, types.MethodType):
-        yield value.__self__
-        yield value.__func__
+        yield None, value.__self__
+        yield None, value.__func__
     elif isinstance(value, functools.partial):
-        yield from (value.func, *value.args, *value.keywords.values())
+        yield from ((None, part) for part in (value.func, *value.args, *value.keywords.values()))
     elif isinstance(value, types.FunctionType):
-        yield inspect.unwrap(value)
+        yield None, inspect.unwrap(value)
         for cell in value.__closure__ or ():
             try:
-                yield cell.cell_contents
+                yield cell, cell.cell_contents
             except ValueError:  # not assigned yet
                 continue
         for name in _names(value.__code__):
             if name in value.__globals__:
-                yield value.__globals__[name]
+                yield (value.__globals__, name), value.__globals__[name]
     elif isinstance(value, dict):
-        yield from value.values()
+        yield from (((value, key), held) for key, held in value.items())
     elif isinstance(value, (list, tuple, set)):
-        yield from value
+        yield from ((None, held) for held in value)
     elif not isinstance(value, (type, types.ModuleType, torch.Tensor, torch.nn.Module)):
-        yield from getattr(value, "__dict__", {}).values()
+        attributes = getattr(value, "__dict__", {})
+        yield from (((attributes, name), held) for name, held in attributes.items())
         if callable(value):
-            yield from (getattr(type(value).__call__, "__func__", type(value).__call__),)
+            yield None, getattr(type(value).__call__, "__func__", type(value).__call__)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

@@ -61,12 +61,19 @@ class _LikeUnread(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def scalars(optimizer: Optimizer) -> list[torch.Tensor]:
-    """The entries of its state that are one number, such as counts of steps."""
-    return [
-        value
-        for state in optimizer.state.values()
-        if isinstance(state, dict)
-        for value in state.values()
-        if isinstance(value, torch.Tensor) and value.numel() == 1
-    ]
+def counts(optimizer: Optimizer) -> list[list[torch.Tensor]]:
+    """The entries of its state that are one number, such as counts of steps, of each name.
+
+    Steps are counted for all groups; other numbers may follow from the settings of a group. What
+    has a parameter's form is no such entry, though some parameters are one number: they are equal
+    only before the first step.
+    """
+    entries: dict[tuple[str, int], list[torch.Tensor]] = {}
+    for place, group in enumerate(optimizer.param_groups):
+        for p in group["params"]:
+            state = optimizer.state.get(p)
+            for name, value in state.items() if isinstance(state, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    key = name, 0 if name == "step" else place
+                    entries.setdefault(key, []).append(value)
+    return [values for values in entries.values() if all(value.numel() == 1 for value in values)]

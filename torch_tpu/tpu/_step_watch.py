@@ -7,6 +7,8 @@ rate as a Python number gets a tensor of the program instead.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -108,6 +110,29 @@ def _on_device(value: object) -> bool:
 
 def _name(func: Callable[..., Any]) -> str:
     return resolve_name(func) or getattr(func, "__name__", str(func))
+
+
+class _OnThread:
+    """True on the thread that made it."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def __bool__(self) -> bool:
+        return threading.get_ident() == self._thread
+
+
+@contextlib.contextmanager
+def compiling_on_this_thread() -> Iterator[None]:
+    """``torch.compiler.is_compiling()``, whose flag is for all threads, is true on this one.
+
+    Optimizers that train on another thread would take their state to be on the device.
+    """
+    with torch.compiler._compile_session_context():
+        if threading.active_count() > 1:
+            flag: Any = _OnThread()
+            torch.compiler._is_compiling_flag = flag
+        yield
 
 
 def adafactor_step(optimizer: torch.optim.Adafactor, closure: Any = None) -> Any:
