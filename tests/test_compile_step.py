@@ -11,6 +11,7 @@ import random
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,8 @@ def test_explanation() -> None:
     assert not first.known and first.difference == ""
     assert again.known
     (shapes,) = programs(rows=6)
-    assert not shapes.known and "its arguments" in shapes.difference
+    assert shapes.difference == "its arguments: tensor 0 is float32[6, 5], was float32[4, 5]"
+    assert not shapes.known
     for optimizer in (pair.cpu_optimizer, pair.tpu_optimizer):
         optimizer.param_groups[0]["nesterov"] = True
     (setting,) = programs()
@@ -1198,7 +1200,7 @@ def test_which_optimizers_step(hidden: bool) -> None:
     one_program(pair.tpu_step)
     assert not idle.state and idle.param_groups[0]["lr"] == 0.01
     assert not idle.param_groups[0]["capturable"]
-    assert pair.tpu_optimizer.param_groups[0]["capturable"]
+    assert not pair.tpu_optimizer.param_groups[0]["capturable"]
     assert [o for o, _ in pair.tpu_step._entries[0].optimizers] == [pair.tpu_optimizer]
 
 
@@ -1556,3 +1558,66 @@ print(step.fallback_reason)
         TORCH_TPU_CPU_DEVICES="2",
     )
     assert out.splitlines() == ["its arguments are on several devices"]
+
+
+def test_lists_that_the_step_appends_to() -> None:
+    """They do not get what attempts to trace the step have made."""
+    pair = Pair()
+    history: list[Any] = []
+    step = pair.tpu_step._fn
+
+    @compile_step
+    def remembering(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        loss: torch.Tensor = step(x, y)
+        history.append(loss.detach())
+        history.append({"loss": (loss.detach(), 1)})
+        return loss
+
+    def train() -> list[float]:
+        return [remembering(x.to(DEVICE), y.to(DEVICE)).item() for x, y in seeded_data(4)]
+
+    with pytest.warns(UserWarning, match="kept outside"):
+        losses = train()
+    assert len(history) == 8
+    assert [t.item() for t in history[::2]] == losses
+    assert [entry["loss"][0].item() for entry in history[1::2]] == losses
+
+
+def test_a_checkpoint_goes_on_elsewhere(tmp_path: Path) -> None:
+    pair = Pair()
+    pair.run(3)
+    torch.save(pair.tpu_optimizer.state_dict(), tmp_path / "optimizer.pt")
+    state = torch.load(tmp_path / "optimizer.pt", map_location="cpu")
+    assert not state["param_groups"][0]["capturable"]
+    model = small_model("cpu")
+    model.load_state_dict({k: v.cpu() for k, v in pair.tpu.state_dict().items()})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    optimizer.load_state_dict(state)
+    step = plain_step(model, optimizer)
+    for x, y in seeded_data(2):
+        expected = pair.tpu_step(x.to(DEVICE), y.to(DEVICE)).cpu()
+        torch.testing.assert_close(step(x, y).detach(), expected, rtol=1e-5, atol=2e-6)
+
+
+def test_how_it_prints() -> None:
+    @compile_step
+    def step(x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+    assert repr(step).endswith("step, programs: 0>")
+    step(torch.ones(2, device=DEVICE))
+    assert repr(step).endswith("step, programs: 1>")
+
+
+@pytest.mark.parametrize("name", ["Adam", "Adam single", "RMSprop", "NAdam", "Adadelta", "ASGD"])
+def test_eager_steps_in_between(name: str) -> None:
+    """The counts of steps stay on the device. The calls after it begin with gradients."""
+    kind, settings = OPTIMIZERS[name]
+    pair = Pair(small_model, lambda parameters: kind(parameters, **settings))
+    eager = plain_step(pair.tpu, pair.tpu_optimizer)
+    for i, (x, y) in enumerate(seeded_data(6)):
+        expected = pair.cpu_step(x, y)
+        found = (eager if i in (2, 3) else pair.tpu_step)(x.to(DEVICE), y.to(DEVICE))
+        torch.testing.assert_close(found.detach().cpu(), expected.detach(), rtol=1e-5, atol=2e-6)
+    pair.check(atol=5e-6)
+    assert pair.tpu_step.fallback_reason is None and pair.tpu_step.num_programs == 2

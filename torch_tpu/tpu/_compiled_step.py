@@ -73,6 +73,12 @@ class CompiledStep:
         with contextlib.suppress(AttributeError):
             functools.update_wrapper(self, fn)
 
+    def __repr__(self) -> str:
+        name = getattr(self._fn, "__qualname__", repr(self._fn))
+        if self._reason is not None:
+            return f"<compile_step of {name}, eager: {self._reason}>"
+        return f"<compile_step of {name}, programs: {len(self._entries)}>"
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step."""
         result = self._run(args, kwargs)
@@ -118,18 +124,21 @@ class CompiledStep:
         if not self._warm:
             entry = self._traced_at_once(arguments)
             return self._first(args, kwargs) if entry is None else self._begin(entry, arguments)
-        changed = None
+        changed = ""  # since the program that was used last
         for place, entry in enumerate(self._entries):
             if entry.key != arguments.key:
+                changed = changed or entry.other_arguments(arguments)
                 continue
-            changed = entry.why_not()
-            if changed is not None:
+            reason = entry.why_not()
+            if reason is not None:
+                changed = changed or reason
                 continue
             result = entry.run(arguments.tensors)
             if result is None:
-                changed = entry.program.why_not() or None
-                if changed and self._traces > 1:
+                reason = entry.program.why_not()
+                if reason and self._traces > 1:
                     self._shares_counts = False
+                changed = changed or reason or entry.other_arguments(arguments)
             else:
                 if place:
                     self._entries.insert(0, self._entries.pop(place))
@@ -139,7 +148,7 @@ class CompiledStep:
         if self._traces > _MAX_TRACES:
             self._give_up(
                 f"it was traced {_MAX_TRACES} times in a row; what changed the last time: "
-                + (changed or "the shapes of its arguments"),
+                + (changed or "unknown"),
                 None,
             )
             return self._eagerly(args, kwargs)
@@ -213,11 +222,9 @@ class CompiledStep:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         arguments: Arguments,
-        changed: str | None,
+        changed: str,
     ) -> Any:
         try:
-            for optimizer in self._optimizers:
-                self._make_capturable(optimizer)
             self._note_settings()
             entry = self._traced(arguments)
         except NotYetError as error:
@@ -230,17 +237,9 @@ class CompiledStep:
             self._give_up(str(error), error.__cause__ or error)
             return self._eagerly(args, kwargs)
         self._not_yet = 0
-        if not self._entries:
-            reason = ""
-        elif changed is None:
-            reason = (
-                "its arguments: their shapes, dtypes or strides, or what is no tensor among them"
-            )
-        else:
-            reason = changed
         # Those that were made for tensors that have been replaced would keep them alive.
         self._entries = [e for e in self._entries if not e.guards.obsolete()]
-        return self._begin(entry, arguments, reason)
+        return self._begin(entry, arguments, changed)
 
     def _begin(self, entry: Entry, arguments: Arguments, reason: str = "") -> Any:
         self._entries = [entry, *self._entries[: self._max_programs - 1]]
@@ -326,16 +325,20 @@ class CompiledStep:
                     state[name] = value.to(p.device, dtype)
                     self._moved.append((state, name))
 
+    def _restore_capturable(self) -> None:
+        """A checkpoint with the setting would not go on where there is no such device."""
+        for group in self._capturable:
+            group["capturable"] = False
+        self._capturable.clear()
+
     def _give_up(self, reason: str, error: BaseException | None) -> None:
         self._reason = reason
         self._entries.clear()
-        for group in self._capturable:
-            group["capturable"] = False
+        self._restore_capturable()
         for state, name in self._moved:
             if isinstance(state.get(name), torch.Tensor):
                 state[name] = state[name].cpu()
         self._moved.clear()
-        self._capturable.clear()
         warnings.warn(
             f"torch.tpu.compile_step: {_where(self._fn, error)}: the step cannot be one program: "
             f"{reason}. It runs eagerly from now on, with the same results.",

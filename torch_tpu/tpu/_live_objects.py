@@ -18,8 +18,10 @@ from torch_tpu import _C
 _KINDS = (torch.Tensor, torch.nn.Module, Optimizer, LRScheduler, GradScaler)
 
 _scope = threading.RLock()
-# Those of before the scope that finds new ones.
+# Those of before the scope that finds new ones; and by identity all that had been made in it, of
+# whatever kind, when it was given up.
 _before: list[Any] | None = None
+_made: set[int] | None = None
 
 
 def live_objects(*kinds: type) -> list[Any]:
@@ -42,7 +44,7 @@ def live_objects(*kinds: type) -> list[Any]:
 @contextlib.contextmanager
 def new_apart() -> Iterator[None]:
     """In this scope what is new can be found, and collected, without a look at all the rest."""
-    global _before
+    global _before, _made
     with _scope:
         if _before is not None:
             yield
@@ -55,7 +57,7 @@ def new_apart() -> Iterator[None]:
         try:
             yield
         finally:
-            _before = None
+            _before = _made = None
             if not frozen:
                 gc.unfreeze()
 
@@ -68,11 +70,33 @@ def new_tensors() -> list[torch.Tensor]:
 
 def collect_everything() -> None:
     """Collects what is older than the scope, too, which is no longer apart then."""
-    global _before
-    if _before is not None:
+    global _before, _made
+    if _before is not None and _made is None:
+        _made = {id(o) for o in gc.get_objects()}
         _before = []
         gc.unfreeze()
     gc.collect()
+
+
+def take_back_appended(values: list[Any]) -> None:
+    """Removes from the ends of lists older than the scope what holds these values."""
+    made = {id(o) for o in gc.get_objects()} if _made is None else _made
+    doomed = {id(value) for value in values}
+    lists: dict[int, list[Any]] = {}
+    waiting = list(values)
+    own = {id(values), id(waiting)}
+    while waiting:
+        for holder in gc.get_referrers(waiting.pop()):
+            if id(holder) in own or id(holder) in doomed:
+                continue
+            if type(holder) in (list, tuple, dict) and id(holder) in made:
+                doomed.add(id(holder))
+                waiting.append(holder)
+            elif type(holder) is list:
+                lists[id(holder)] = holder
+    for holder in lists.values():
+        while holder and id(holder[-1]) in doomed:
+            holder.pop()
 
 
 def leaves() -> list[torch.Tensor]:

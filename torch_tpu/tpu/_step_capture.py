@@ -29,6 +29,7 @@ from torch_tpu.tpu._live_objects import (
     live_objects,
     new_apart,
     new_tensors,
+    take_back_appended,
 )
 from torch_tpu.tpu._microbatches import Microbatches
 from torch_tpu.tpu._step_entry import PLAIN, RESULT, Arguments, Entry, Place
@@ -104,11 +105,11 @@ class Capture:
                 self.entry = self._trace()
             except BaseException as error:
                 mine = self._owns()
-                if first:
+                if first or isinstance(error, (NotCapturableError, NotYetError)):
                     _forget_frames(error)
                     self.value, self.stepped, self.watch.refusal = None, [], None
                     self.host.put_back(mine)
-                    self._compute_what_is_kept()
+                    self._let_go_of_what_is_kept()
                 self.trace.end()
                 self.host.put_back(mine)
                 self.randomness.put_back()
@@ -119,6 +120,9 @@ class Capture:
 
     def _trace(self) -> Entry:
         trace = self.trace
+        if not self.first:
+            for optimizer in self.optimizers:
+                self.step._make_capturable(optimizer)
         self.states = _states(self.optimizers)
         before = {id(p): (p, p.grad) for p in leaves()}
         failure: Exception | None = None
@@ -126,6 +130,7 @@ class Capture:
             for optimizer in self.optimizers:
                 self._share_counts(optimizer)
         with contextlib.ExitStack() as stack:
+            stack.callback(self.step._restore_capturable)
             stack.enter_context(torch.autograd.set_multithreading_enabled(False))
             # Libraries ask torch.compiler.is_compiling() whether to leave out checks of values.
             stack.enter_context(compiling_on_this_thread())
@@ -184,13 +189,17 @@ class Capture:
         leaf = self.trace.has_taken_in
         return lambda owner: id(owner) in owned or (isinstance(owner, torch.Tensor) and leaf(owner))
 
-    def _compute_what_is_kept(self) -> None:
-        """What an attempt that failed has made and code has kept gets its values.
-
-        It is in a cache, perhaps, where the next call will find it.
-        """
+    def _kept(self) -> list[torch.Tensor]:
         ours = {id(t) for t in self.numbers.tensors}
-        kept = [t for t in new_tensors() if self.trace.made_here(t) and id(t) not in ours]
+        return [t for t in new_tensors() if self.trace.made_here(t) and id(t) not in ours]
+
+    def _let_go_of_what_is_kept(self) -> None:
+        """What an attempt that failed has made, and code has kept, is not in its lists any more.
+
+        Elsewhere, in a cache perhaps, where the next call will find it, it gets its values.
+        """
+        take_back_appended(self._kept())
+        kept = self._kept()
         if not kept:
             return
         with contextlib.suppress(RuntimeError):  # those stay without a value
@@ -403,6 +412,7 @@ class Capture:
             p.grad = None
         self._check_survivors([*results, *kept, *self.numbers.tensors])
         entry.key = self.arguments.key
+        entry.forms = self.arguments.forms()
         entry.objects = [o for o in self.arguments.leaves if not isinstance(o, torch.Tensor)]
         entry.optimizers = [(o, len(o.param_groups)) for o in self.optimizers]
         entry.reads = list(self.numbers.reads)
@@ -487,8 +497,8 @@ class Capture:
             held = kept()
         if held:
             raise NotCapturableError(
-                f"{len(held)} tensors that it makes are kept outside (sizes {held[:4]}), in a list "
-                "or a variable that outlives it; return them instead"
+                f"tensors that it makes are kept outside (sizes {held[:4]}), in a list or a "
+                "variable that outlives it; return them instead"
             )
 
     def _guards(

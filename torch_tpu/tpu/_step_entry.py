@@ -46,11 +46,24 @@ class Arguments:
         args, kwargs = pytree.tree_unflatten(self.leaves, self.spec)
         return args, kwargs
 
+    def forms(self) -> list[tuple[str, tuple[int, ...], bool]]:
+        """Of each tensor: dtype and sizes, strides, and whether it requires a gradient."""
+        return [
+            (
+                f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}",
+                t.stride(),
+                t.requires_grad,
+            )
+            for t in self.tensors
+        ]
+
 
 class Entry:
     """A program, and what it was made for."""
 
     key: Any
+    # Those of the arguments' tensors.
+    forms: list[tuple[str, tuple[int, ...], bool]]
     guards: _C.StepGuards
     program: _C.StepProgram
     # Objects whose identity is part of the key, so that no other takes their place.
@@ -70,6 +83,21 @@ class Entry:
     num_results: int
     leaves: list[Any]
     spec: Any
+
+    def other_arguments(self, arguments: Arguments) -> str:
+        """In which way a call's arguments are not those of the traced one."""
+        if self.key[0] != arguments.key[0]:
+            return "its arguments: how many there are, or what they are in"
+        if self.key[1] != arguments.key[1]:
+            return "its arguments: one that is no tensor"
+        if self.key != arguments.key:
+            return "autocast or the grad mode around the call"
+        names = ("is", "has strides", "has requires_grad")
+        for place, (now, was) in enumerate(zip(arguments.forms(), self.forms, strict=True)):
+            for name, a, b in zip(names, now, was, strict=True):
+                if a != b:
+                    return f"its arguments: tensor {place} {name} {a}, was {b}"
+        return "its arguments: how they are laid out on the device, or which share memory"
 
     def why_not(self) -> str | None:
         """What is not as it was when the step was traced."""
