@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import dynamic_graphs
 import pytest
 import sympy
 import torch
@@ -43,15 +44,7 @@ def poisoned_padding(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[dynamic.DynamicGraph]:
     """The graphs with symbols that are compiled."""
-    made: list[dynamic.DynamicGraph] = []
-
-    class Recorded(dynamic.DynamicGraph):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            made.append(self)
-
-    monkeypatch.setattr(dynamic, "DynamicGraph", Recorded)
-    return made
+    return dynamic_graphs.recorded(monkeypatch)
 
 
 def on(device: torch.device, value: Any) -> Any:

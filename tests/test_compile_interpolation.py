@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import compare
+import dynamic_graphs
 import pytest
 import torch
 from torch import Tensor, nn
@@ -87,14 +88,7 @@ def test_a_batch_that_changes(
     mode: str, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One program for a bucket, whose padding reaches no result."""
-    made: list[dynamic.DynamicGraph] = []
-
-    class Recorded(dynamic.DynamicGraph):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            made.append(self)
-
-    monkeypatch.setattr(dynamic, "DynamicGraph", Recorded)
+    made = dynamic_graphs.recorded(monkeypatch)
     monkeypatch.setattr(dynamic, "padding_value", lambda dtype: torch.nan)
     shape, size = SIZES[mode]
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from torch_tpu import aot
-from torch_tpu.aot._figures import in_bytes, peak_of, scaled
+from torch_tpu.aot._figures import peak_of, scaled
+from torch_tpu.byte_sizes import in_bytes
 
 _EPILOG = """FILE is one of
   a model saved by torch.export.save (.pt2),

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-
-def in_bytes(count: float | None) -> str:
-    """A number of bytes, e.g. "1.5 MiB"."""
-    if count is None:
-        return "not known"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TiB"
+from torch_tpu.byte_sizes import in_bytes
 
 
 def peak_of(peak: int | None, device_memory: int | None) -> str:

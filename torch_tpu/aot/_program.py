@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from torch_tpu import _C
-from torch_tpu.aot._figures import in_bytes, peak_of, scaled
+from torch_tpu.aot._figures import peak_of, scaled
 from torch_tpu.aot._topology import Topology
+from torch_tpu.byte_sizes import in_bytes
 from torch_tpu.export._interface import Interface
 
 if TYPE_CHECKING:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler
 
 from torch_tpu.tpu._compiler_options import flags_only
 from torch_tpu.tpu.compiler import Options
-
-if TYPE_CHECKING:
-    pass
 
 
 def compile_step(

@@ -271,7 +271,7 @@ class CompiledStep:
             if _step_scaler.existing():
                 return None  # whether its optimizers step at all is not known
             optimizers = reachable_optimizers(self._fn)
-            before = list(self._capturable), list(self._moved)
+            moved = list(self._moved)
             for _ in range(_MAX_OPTIMIZERS):
                 self._expect_cycles(optimizers)
                 try:
@@ -281,7 +281,7 @@ class CompiledStep:
                 except Exception:
                     break
                 except BaseException:  # the caller's, such as KeyboardInterrupt
-                    self._capturable, self._moved = before
+                    self._moved = moved
                     self._varying.clear()
                     raise
                 else:
@@ -289,8 +289,8 @@ class CompiledStep:
                         self._note_optimizer(optimizer)
                     self._warm = True
                     return entry
-                self._capturable, self._moved = list(before[0]), list(before[1])
-            self._capturable, self._moved = before
+                self._moved = list(moved)
+            self._moved = moved
             self._varying.clear()
         return None
 

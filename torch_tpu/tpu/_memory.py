@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from torch_tpu import _C
+from torch_tpu.byte_sizes import in_bytes
 from torch_tpu.tpu._utils import Device, _get_device_index
 
 
@@ -32,25 +33,16 @@ def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
     free, total = mem_get_info(index)
     columns = ("current", "peak", "allocated", "freed")
     titles = ("current", "peak", "total allocated", "total freed")
-    lines = [f"Memory of tpu:{index}: {_size(total - free)} of {_size(total)} in use"]
+    lines = [f"Memory of tpu:{index}: {in_bytes(total - free)} of {in_bytes(total)} in use"]
     lines.append(f"{'':8}" + "".join(f"{title:>17}" for title in titles))
     for name, area, shown in (
-        ("bytes", "allocated_bytes", _size),
+        ("bytes", "allocated_bytes", in_bytes),
         ("arrays", "allocation", lambda count: f"{count:,}"),
     ):
         figures = (shown(stats[f"{area}.all.{column}"]) for column in columns)
         lines.append(f"{name:8}" + "".join(f"{figure:>17}" for figure in figures))
     lines.append(f"out of memory: {stats['num_ooms']:,} times")
     return "\n".join(lines) + "\n"
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
 
 
 def memory_allocated(device: Device = None) -> int:
