@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import re
-import threading
 from collections.abc import Callable, Iterator
 
 import compare
@@ -514,7 +513,7 @@ def test_loop_without_a_read_is_bounded(device: torch.device) -> None:
     torch.testing.assert_close(x[0, 0].cpu(), expected, rtol=1e-4, atol=1e-4)
 
 
-# --- modes and threads ------------------------------------------------------------------------
+# --- modes -----------------------------------------------------------------------------------
 
 
 def test_switching_modes_with_work_recorded(device: torch.device) -> None:
@@ -531,67 +530,6 @@ def test_switching_modes_with_work_recorded(device: torch.device) -> None:
     compare.assert_same(x, torch.full((5,), 4.5))
     compare.assert_same(inside, torch.full((5,), 12.25))
     compare.assert_same(w, torch.full((5,), 24.5))
-
-
-def test_threads_record_at_the_same_time(device: torch.device) -> None:
-    shared = torch.arange(12.0).reshape(3, 4).to(device)
-    results: dict[int, torch.Tensor] = {}
-    errors: list[BaseException] = []
-
-    def work(seed: int) -> None:
-        try:
-            x = shared * float(seed + 2)
-            for step in range(40):
-                x = (x + shared).sin()
-                x.mul_(0.3 / (seed + 1))
-                if step % 15 == seed:
-                    x.sum().item()
-            results[seed] = x.cpu()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors
-    host = shared.cpu()
-    for seed, got in results.items():
-        x = host * float(seed + 2)
-        for _ in range(40):
-            x = (x + host).sin()
-            x.mul_(0.3 / (seed + 1))
-        torch.testing.assert_close(got, x, rtol=1e-4, atol=1e-4)
-
-
-def test_threads_cut_while_values_are_still_queued(device: torch.device) -> None:
-    """What is submitted by one thread reads what waits for the compiler, while others submit."""
-    results: list[torch.Tensor] = []
-    errors: list[BaseException] = []
-
-    def work(size: int) -> None:
-        try:
-            for turn in range(3):
-                x = torch.ones(size, turn + 5, device=device)
-                for _ in range(60):  # cut every sixteen operators
-                    x = x.add(1.0)
-                results.append(x)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [
-        threading.Thread(target=work, args=(n,), daemon=True) for n in (1001, 1002, 1003, 1004)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=300)
-    assert not any(thread.is_alive() for thread in threads), "they wait for each other"
-    assert not errors, errors
-    assert len(results) == 12
-    for result in results:
-        compare.assert_same(result, torch.full(result.shape, 61.0))
 
 
 # --- training ---------------------------------------------------------------------------------

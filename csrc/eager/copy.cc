@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/ops/_conj.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/_neg_view.h>
@@ -206,7 +207,7 @@ void read_to_host(const runtime::DeviceBufferPtr& buffer, void* dst) {
   } else {
     // Even where the value is there: what is recorded would keep its inputs' memory while Python
     // looks at a loss, and go into one graph with the next step.
-    flush_graph(buffer->device(), CutReason::kRead);
+    flush_own_graph(buffer->device(), CutReason::kRead);
     runtime::Runtime::get().to_host(*buffer, dst);
   }
 }
@@ -292,6 +293,7 @@ at::Tensor& copy_(at::Tensor& self, const at::Tensor& src, bool non_blocking) {
         device_to_device(self, src);
       } else {
         check_broadcast(self, src);
+        at::assert_no_partial_overlap(self, src);
         device_to_device(self, src.expand_as(self));
       }
     } else if (is_tpu(self)) {

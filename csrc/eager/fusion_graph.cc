@@ -11,10 +11,12 @@
 
 #include "eager/device_context.h"
 #include "eager/explain.h"
+#include "eager/fused_program.h"
 #include "eager/generator.h"
+#include "eager/graph_replay.h"
 #include "eager/list_pieces.h"
+#include "eager/recording_lane.h"
 #include "eager/signature_history.h"
-#include "pjrt/error.h"
 #include "runtime/batch.h"
 #include "runtime/compile_service.h"
 #include "runtime/hash.h"
@@ -37,17 +39,6 @@ constexpr size_t kMaxCallsOfParts = 8 * kMaxCalls;
 // (see find_program()).
 size_t max_graphs() { return std::max<size_t>(16, max_programs() / 8); }
 
-// Codes of operands in a graph: inputs are even, results of its own calls odd.
-constexpr uint32_t input_code(size_t i) { return static_cast<uint32_t>(i) << 1; }
-constexpr uint32_t value_code(size_t i) { return static_cast<uint32_t>(i) << 1 | 1; }
-constexpr bool is_value(uint32_t code) { return (code & 1) != 0; }
-
-struct Call {
-  ProgramPtr program;
-  uint32_t first_operand = 0;
-  std::string stack;  // of the code that called, if wanted
-};
-
 // What a graph is equal by: programs, operands, what leaves it, what it may take over.
 using Structure = std::vector<uint64_t>;
 
@@ -63,15 +54,19 @@ struct Fused {
   std::vector<int64_t> taken_over;  // inputs, where nobody else holds them
   uint64_t last_used = 0;           // counted in graphs
 };
-using FusedTable = std::unordered_map<Structure, Fused, StructureHash>;
+// Of a device: threads that record the same have the same programs.
+struct FusedTable {
+  std::mutex mutex;  // taken while a graph's is held
+  std::unordered_map<Structure, Fused, StructureHash> graphs;
+};
 
 // Drops the quarter that was not used for longest.
 void evict(FusedTable& table) {
   std::vector<uint64_t> ages;
-  for (const auto& [structure, fused] : table) ages.push_back(fused.last_used);
+  for (const auto& [structure, fused] : table.graphs) ages.push_back(fused.last_used);
   const auto quarter = ages.begin() + static_cast<std::ptrdiff_t>(ages.size() / 4);
   std::nth_element(ages.begin(), quarter, ages.end());
-  std::erase_if(table, [&](const auto& entry) { return entry.second.last_used < *quarter; });
+  std::erase_if(table.graphs, [&](const auto& entry) { return entry.second.last_used < *quarter; });
 }
 
 class Graph;
@@ -94,13 +89,8 @@ class OpenBatch final : public runtime::Batch {
   // What is submitted now comes after it. Then the graph's locks must not be asked for: whoever
   // submits what reads this batch holds one.
   std::atomic<bool> settled_{false};
-};
 
-// What is known of the calls after the graph was closed, to find the one that fails.
-struct Replay {
-  std::deque<Call> calls;
-  std::vector<uint32_t> operands;
-  std::vector<uint32_t> live;  // values, in the order of the batch's outputs
+  void begin(CutReason reason) const;
 };
 
 std::atomic<GraphStep>& step_to_fail() {
@@ -114,66 +104,6 @@ void injected_failure(GraphStep step) {
   }
   step_to_fail().store(GraphStep::kNone, std::memory_order_relaxed);
   throw sh::BuildError("a failure was asked for");
-}
-
-std::string names_of(const std::deque<Call>& calls) {
-  std::string out;
-  size_t n = 0;
-  for (const Call& call : calls) {
-    if (++n > 6) return out + ", ...";
-    if (!out.empty()) out += ", ";
-    out += call.program->executable->what();
-  }
-  return out;
-}
-
-// Runs the calls one by one; the first that fails is named.
-void replay(const Replay& what, runtime::Batch& batch, const std::exception_ptr& error) {
-  runtime::Runtime& rt = runtime::Runtime::get();
-  for (const runtime::DeviceBufferPtr& input : batch.inputs) {
-    // Taken over by the run that failed: nothing to begin from.
-    if (input->pjrt().is_deleted()) std::rethrow_exception(error);
-  }
-  std::vector<pjrt::Buffer> values;
-  int64_t bytes = 0;
-  for (const Call& call : what.calls) {
-    const Program& program = *call.program;
-    const auto explained = [&](const std::exception& e) {
-      const std::string name = call_of_program(program.id, program.executable->what());
-      return name + (what.calls.size() > 1 ? " failed in a fused program: " : " failed: ") +
-             e.what() +
-             (call.stack.empty() ? "\nTORCH_TPU_DEBUG_STACKS=1 shows the code that called it."
-                                 : "\nIt was called here:\n" + call.stack);
-    };
-    try {
-      bytes += static_cast<int64_t>(program.output_bytes);
-      if (runtime::would_exceed_limit(batch.device, bytes)) std::rethrow_exception(error);
-      std::vector<PJRT_Buffer*> handles;
-      std::vector<int64_t> kept;
-      for (size_t k = 0; k < program.parameters.size(); ++k) {
-        const uint32_t code = what.operands[call.first_operand + k];
-        handles.push_back(is_value(code) ? values[code >> 1].handle()
-                                         : batch.inputs[code >> 1]->handle());
-        if (program.parameters[k].donated) kept.push_back(static_cast<int64_t>(k));
-      }
-      std::vector<PJRT_Buffer*> results(program.outputs.size(), nullptr);
-      program.executable->executable().execute(handles.data(), handles.size(), results.data(), kept,
-                                               rt.device(batch.device).handle);
-      for (PJRT_Buffer* result : results) {
-        values.push_back(pjrt::Buffer::adopt(rt.client().api(), result));
-        values.back().ready().await();
-      }
-    } catch (const pjrt::Error& e) {
-      throw pjrt::Error(e.code(), explained(e));
-    } catch (const std::exception& e) {
-      throw runtime::CompileError(explained(e));
-    }
-  }
-  // One by one it works: the fused program is at fault, and the results are there.
-  for (size_t i = 0; i < what.live.size(); ++i) {
-    batch.fulfil(i, std::move(values[what.live[i]]));
-  }
-  explain_replay(names_of(what.calls), error);
 }
 
 // What becomes one program. Mostly there is one part, with all of the graph. But where operators
@@ -193,7 +123,7 @@ struct Part {
   Structure structure;
   uint64_t hash = 0;
   // Once it is closed:
-  std::shared_ptr<Replay> what = std::make_shared<Replay>();
+  std::shared_ptr<GraphCalls> what = std::make_shared<GraphCalls>();
   bool known = false;  // and has come before
   std::exception_ptr error;
 
@@ -211,12 +141,11 @@ struct Part {
 
 class Graph {
  public:
-  explicit Graph(int device) : device_(device) { open(next_parts()); }
+  Graph(int device, Lane lane, FusedTable& fused) : device_(device), lane_(lane), fused_(fused) {
+    open(next_parts());
+  }
 
   void record(const ProgramPtr& program, const CallState& state, BufferList& results) {
-    // What can fail comes first: also in a forked child, which cannot use the device.
-    static_cast<void>(runtime::Runtime::get());
-    static_cast<void>(runtime::memory_limit(device_));  // or with a limit nobody understands
     c10::SmallVector<runtime::DeviceBufferPtr, 8> fresh;
     for (const Program::Parameter& p : program->parameters) {
       switch (p.kind) {
@@ -233,14 +162,21 @@ class Graph {
     }
     std::string stack = wants_stacks() ? stack_source()() : std::string();
     const ListPiece piece = current_list_piece();
+    const runtime::StreamId stream = current_stream(device_);
+    if (has_several_lanes()) begin_elsewhere(state);
     std::unique_lock lock(mutex_);
+    if (stream != stream_) {
+      if (!is_empty()) cut_ = CutReason::kStream;
+      stream_ = stream;
+    }
     // Here and not when it came up: the call before has let go of its operands by now.
     if (cut_) {
       const CutReason reason = *cut_;
       close(lock, reason);
       lock.lock();
     }
-    const uint32_t number_of_part = part_for(*program, state, piece);
+    shares_inputs_ = has_several_lanes();
+    const uint16_t number_of_part = part_for(*program, state, piece);
     Part& part = *parts_[number_of_part];
     part.calls.push_back({program, static_cast<uint32_t>(part.operands.size()), std::move(stack)});
     part.add_word(program->id);
@@ -258,7 +194,7 @@ class Graph {
       const Program::Output& o = program->outputs[i];
       auto value =
           std::make_shared<const runtime::DeviceBuffer>(part.batch, o.layout, device_, false);
-      value->place() = {number_, value_code(part.values.size()), number_of_part};
+      value->place().set({number_, value_code(part.values.size()), number_of_part, lane_});
       value->maker() = program->id;
       part.values.push_back(value);
       if (o.slot >= 0) state.storages[static_cast<size_t>(o.slot)]->set(value);
@@ -279,7 +215,7 @@ class Graph {
     if (!is_empty()) close(lock, reason);
   }
 
-  void flush_if_open(const OpenBatch* batch) {
+  void flush_if_open(const OpenBatch* batch, CutReason reason) {
     std::unique_lock lock(mutex_);
     if (batch->number() != number_) {
       // Another thread has closed it, and may be about to submit it.
@@ -288,7 +224,7 @@ class Graph {
       return;
     }
     repetition_.reset();
-    close(lock, CutReason::kRead);
+    close(lock, reason);
   }
 
   bool is_empty() const { return recorded_.load(std::memory_order_relaxed) == 0; }
@@ -332,10 +268,18 @@ class Graph {
 
   // A result of this graph, in whatever part.
   bool is_own_value(const runtime::GraphPlace& place) const {
-    return place.graph == number_ && is_value(place.code);
+    return place.graph() == number_ && is_value(place.code());
   }
 
-  uint32_t part_for(const Program& program, const CallState& state, const ListPiece& piece) {
+  // What other threads have recorded runs before this reads it. Without this graph's lock: that of
+  // the other graph is taken, and then perhaps of further ones.
+  void begin_elsewhere(const CallState& state) const {
+    for (const Contents& contents : state.contents) {
+      if (contents.buffer && contents.buffer->place().graph() != number_) contents.buffer->begin();
+    }
+  }
+
+  uint16_t part_for(const Program& program, const CallState& state, const ListPiece& piece) {
     if (piece.number == 0 && parts_.size() == 1) [[likely]] {
       return 0;
     }
@@ -344,12 +288,12 @@ class Graph {
       if (p.kind != Program::Parameter::Kind::kStorage) continue;
       const runtime::GraphPlace& place = state.contents[p.index].buffer->place();
       if (!is_own_value(place)) continue;
-      const Part& maker = *parts_[place.part];
+      const Part& maker = *parts_[place.part()];
       phase = std::max(phase, maker.phase + (maker.piece == piece.number ? 0 : 1));
     }
     if (phase == 0 && piece.number == 0) return 0;
     const auto [it, is_new] = part_numbers_.try_emplace(uint64_t{phase} << 32 | piece.number,
-                                                        static_cast<uint32_t>(parts_.size()));
+                                                        static_cast<uint16_t>(parts_.size()));
     if (is_new) {
       auto part = std::make_unique<Part>(std::make_shared<OpenBatch>(*this, number_));
       part->phase = phase;
@@ -359,16 +303,19 @@ class Graph {
     return it->second;
   }
 
-  uint32_t operand(Part& part, uint32_t number_of_part, const runtime::DeviceBufferPtr& buffer) {
+  uint32_t operand(Part& part, uint16_t number_of_part, const runtime::DeviceBufferPtr& buffer) {
     runtime::GraphPlace& place = buffer->place();
-    if (place.graph == number_ && place.part == number_of_part) return place.code;
-    if (parts_.size() == 1) [[likely]] {
-      place = {number_, part.add_input(buffer), number_of_part};
-      return place.code;
+    if (place.graph() == number_ && place.part() == number_of_part) return place.code();
+    if (parts_.size() == 1 && !shares_inputs_) [[likely]] {
+      const uint32_t code = part.add_input(buffer);
+      place.set({number_, code, number_of_part, lane_});
+      return code;
     }
     const auto [it, is_new] = part.shared.try_emplace(buffer.get());
     if (is_new) it->second = part.add_input(buffer);
-    if (!is_own_value(place)) place = {number_, it->second, number_of_part};
+    if (!shares_inputs_ && !is_own_value(place)) {
+      place.set({number_, it->second, number_of_part, lane_});
+    }
     return it->second;
   }
 
@@ -429,13 +376,13 @@ class Graph {
 
   // All that running needs. Values that nobody else holds stay in the part.
   void fill(Part& part, const References& earlier) {
-    Replay& what = *part.what;
+    GraphCalls& what = *part.what;
     OpenBatch& batch = *part.batch;
     what.calls = std::move(part.calls);
     what.operands = std::move(part.operands);
     batch.inputs = std::move(part.inputs);
     batch.device = device_;
-    batch.stream = current_stream(device_);
+    batch.stream = stream_;
     batch.set_operators(what.calls.size());
     const bool wanted = std::ranges::any_of(
         part.values, [](const runtime::DeviceBufferPtr& value) { return value.use_count() > 1; });
@@ -443,12 +390,15 @@ class Graph {
       batch.inputs.clear();  // earlier parts need not compute them
       return;
     }
-    if (what.calls.size() == 1) {
-      fill_single(part);
-    } else {
-      fill_fused(part, earlier);
+    {
+      const std::lock_guard lock(fused_.mutex);
+      if (what.calls.size() == 1) {
+        fill_single(part);
+      } else {
+        fill_fused(part, earlier);
+      }
+      if (fused_.graphs.size() > max_graphs()) evict(fused_);
     }
-    if (fused_.size() > max_graphs()) evict(fused_);
     batch.is_awaited = wants_stacks();
     batch.recover = [what = part.what](runtime::Batch& b, const std::exception_ptr& error) {
       replay(*what, b, error);
@@ -457,11 +407,11 @@ class Graph {
 
   // One operator: the program that strict mode has for it, with all of its results.
   void fill_single(Part& part) {
-    Replay& what = *part.what;
+    GraphCalls& what = *part.what;
     OpenBatch& batch = *part.batch;
     const Program& program = *what.calls[0].program;
     part.structure.push_back(part.hash);
-    Fused& fused = fused_[part.structure];
+    Fused& fused = fused_.graphs[part.structure];
     fused.last_used = number_;
     part.known = fused.program != nullptr;
     fused.program = batch.program = program.executable;
@@ -478,7 +428,7 @@ class Graph {
   }
 
   void fill_fused(Part& part, const References& earlier) {
-    Replay& what = *part.what;
+    GraphCalls& what = *part.what;
     OpenBatch& batch = *part.batch;
     for (size_t i = 0; i < part.values.size(); ++i) {
       if (part.values[i].use_count() == 1) continue;
@@ -490,7 +440,7 @@ class Graph {
     const std::vector<uint32_t> given_up = inputs_given_up(batch, earlier);
     for (const uint32_t i : given_up) part.add_word(uint64_t{i} << 32);
     part.structure.push_back(part.hash);
-    const auto it = fused_.try_emplace(part.structure).first;
+    const auto it = fused_.graphs.try_emplace(part.structure).first;
     Fused& fused = it->second;
     fused.last_used = number_;
     part.known = fused.program != nullptr;
@@ -506,7 +456,7 @@ class Graph {
       batch.donated = fused.taken_over;
     } catch (...) {
       // Then the operators are run one by one, as when running fails.
-      fused_.erase(it);
+      fused_.graphs.erase(it);
       batch.program = runtime::CompiledProgram::failed(describe(what), std::current_exception());
     }
   }
@@ -536,153 +486,84 @@ class Graph {
     return out;
   }
 
-  // Which input's memory becomes which result's: first that of the value a result replaced in
-  // place, then any of its type that is not read after the result was computed. Otherwise the
-  // compiler would copy the input first.
-  static std::vector<sh::ComposedAlias> find_aliases(const runtime::Batch& batch,
-                                                     const Replay& what,
-                                                     std::span<const uint32_t> given_up) {
-    constexpr uint32_t kNone = ~uint32_t{0};
-    std::vector<uint32_t> replaced, made_by;  // of each value: an input or kNone, its call
-    std::vector<uint32_t> last_read(batch.inputs.size(), 0);
-    for (uint32_t c = 0; c < what.calls.size(); ++c) {
-      const Program& program = *what.calls[c].program;
-      const uint32_t* const operands = what.operands.data() + what.calls[c].first_operand;
-      std::unordered_map<int, uint32_t> origins;  // of the storages it writes
-      for (size_t k = 0; k < program.parameters.size(); ++k) {
-        const uint32_t index = operands[k] >> 1;
-        if (!is_value(operands[k])) last_read[index] = c;
-        if (!program.parameters[k].donated) continue;
-        origins.emplace(static_cast<int>(program.parameters[k].index),
-                        is_value(operands[k]) ? replaced[index] : index);
-      }
-      for (const Program::Output& o : program.outputs) {
-        const auto origin = origins.find(o.slot);
-        replaced.push_back(origin == origins.end() ? kNone : origin->second);
-        made_by.push_back(c);
-      }
-    }
-    std::vector<bool> free_input(batch.inputs.size(), false);
-    for (const uint32_t i : given_up) free_input[i] = true;
-    std::vector<sh::ComposedAlias> aliases;
-    std::unordered_map<const runtime::Layout*, std::deque<uint32_t>> others;  // results
-    for (uint32_t r = 0; r < batch.outputs.size(); ++r) {
-      const uint32_t i = replaced[what.live[r]];
-      const runtime::Layout* const layout = batch.outputs[r]->layout();
-      if (i != kNone && free_input[i] && batch.inputs[i]->layout() == layout) {
-        free_input[i] = false;
-        aliases.push_back({i, r});
-      } else {
-        others[layout].push_back(r);
-      }
-    }
-    for (const uint32_t i : given_up) {
-      const auto it = free_input[i] ? others.find(batch.inputs[i]->layout()) : others.end();
-      if (it == others.end()) continue;
-      const auto result = std::ranges::find_if(
-          it->second, [&](uint32_t r) { return made_by[what.live[r]] >= last_read[i]; });
-      if (result == it->second.end()) continue;
-      aliases.push_back({i, *result});
-      it->second.erase(result);
-    }
-    std::ranges::sort(aliases, {}, &sh::ComposedAlias::parameter);
-    return aliases;
-  }
-
-  static std::string compose(const runtime::Batch& batch, const Replay& what,
-                             std::span<const sh::ComposedAlias> aliases) {
-    std::deque<sh::FunctionText> texts;
-    std::vector<const sh::FunctionText*> functions;
-    std::unordered_map<uint64_t, uint32_t> known;  // by the program's id
-    std::vector<std::pair<uint32_t, uint32_t>> value_places;
-    for (size_t c = 0; c < what.calls.size(); ++c) {
-      const Program& program = *what.calls[c].program;
-      for (size_t r = 0; r < program.outputs.size(); ++r) {
-        value_places.emplace_back(static_cast<uint32_t>(c), static_cast<uint32_t>(r));
-      }
-    }
-    const auto value_of = [&](uint32_t code) {
-      if (!is_value(code)) return sh::ComposedValue{sh::ComposedValue::kParameter, code >> 1};
-      const auto& [call, result] = value_places[code >> 1];
-      return sh::ComposedValue{call, result};
-    };
-    std::vector<sh::ComposedValue> operands;
-    operands.reserve(what.operands.size());
-    for (const uint32_t code : what.operands) operands.push_back(value_of(code));
-    std::vector<sh::ComposedCall> calls;
-    for (const Call& call : what.calls) {
-      const auto [it, is_new] =
-          known.emplace(call.program->id, static_cast<uint32_t>(functions.size()));
-      if (is_new) {
-        texts.emplace_back(call.program->executable->text());
-        functions.push_back(&texts.back());
-      }
-      calls.push_back(
-          {it->second, {operands.data() + call.first_operand, call.program->parameters.size()}});
-    }
-    std::vector<std::string> parameters;
-    for (const runtime::DeviceBufferPtr& input : batch.inputs) {
-      parameters.push_back(sh::to_string(input->layout()->type));
-    }
-    std::vector<sh::ComposedValue> results;
-    for (const uint32_t v : what.live) results.push_back(value_of(value_code(v)));
-    return sh::compose(functions, parameters, calls, results, aliases);
-  }
-
-  static GraphForm form_of(const Replay& what, const runtime::Batch& batch) {
-    GraphForm form;
-    uint32_t values = 0;
-    for (const Call& call : what.calls) {
-      const Program& program = *call.program;
-      form.calls.push_back({program.id, &program.executable->what(), call.first_operand, values});
-      values += static_cast<uint32_t>(program.outputs.size());
-    }
-    form.operands = what.operands;
-    form.live = what.live;
-    for (const int64_t input : batch.donated) form.donated.push_back(static_cast<uint32_t>(input));
-    return form;
-  }
-
-  static std::string describe(const Replay& what) {
-    return "a fused program of " + std::to_string(what.calls.size()) + " operators (" +
-           names_of(what.calls) + ")";
-  }
-
   const int device_;
+  const Lane lane_;
   std::mutex mutex_;
-  std::mutex submitting_;  // taken while mutex_ is held
-  uint64_t number_ = 0;
-  Parts parts_;  // the first one is that of phase 0 and no piece
-  std::unordered_map<uint64_t, uint32_t> part_numbers_;  // the others, by phase and piece
+  std::mutex submitting_;            // taken while mutex_ is held
+  std::atomic<uint64_t> number_{0};  // changes while mutex_ is held
+  Parts parts_;                      // the first one is that of phase 0 and no piece
+  std::unordered_map<uint64_t, uint16_t> part_numbers_;  // the others, by phase and piece
   std::optional<CutReason> cut_;                         // due before the next call
+  runtime::StreamId stream_ = 0;                         // of what is recorded
+  // Others have inputs of this graph in theirs: a buffer's place cannot be where it is looked up.
+  bool shares_inputs_ = false;
   std::atomic<size_t> recorded_{0};
   runtime::RepetitionDetector repetition_;
+  FusedTable& fused_;
+};
+
+// The graphs of a device.
+class DeviceGraphs {
+ public:
+  explicit DeviceGraphs(int device) : device_(device) {}
+
+  Graph* find(Lane lane) const { return lanes_[lane].load(std::memory_order_acquire); }
+
+  Graph& of(Lane lane) {
+    if (Graph* graph = find(lane)) return *graph;
+    const std::lock_guard lock(mutex_);
+    if (Graph* graph = find(lane)) return *graph;
+    Graph* graph = std::make_unique<Graph>(device_, lane, fused_).release();
+    lanes_[lane].store(graph, std::memory_order_release);
+    return *graph;
+  }
+
+  template <typename Function>
+  void for_each(Function function) const {
+    for (Lane lane = 0; lane < kMaxLanes; ++lane) {
+      if (Graph* graph = find(lane)) function(*graph);
+    }
+  }
+
+ private:
+  const int device_;
+  std::mutex mutex_;
   FusedTable fused_;
+  std::array<std::atomic<Graph*>, kMaxLanes> lanes_{};
 };
 
 // Made on first use, never destroyed: values may ask for their graph when the process ends.
-std::array<std::atomic<Graph*>, runtime::kMaxDevices>& graphs() {
-  static std::array<std::atomic<Graph*>, runtime::kMaxDevices> all{};
+std::array<std::atomic<DeviceGraphs*>, runtime::kMaxDevices>& devices() {
+  static std::array<std::atomic<DeviceGraphs*>, runtime::kMaxDevices> all{};
   return all;
 }
 
-Graph& graph_of(int device) {
-  std::atomic<Graph*>& slot = graphs().at(static_cast<size_t>(device));
-  if (Graph* graph = slot.load(std::memory_order_acquire)) return *graph;
+DeviceGraphs* find_graphs(int device) {
+  return devices().at(static_cast<size_t>(device)).load(std::memory_order_acquire);
+}
+
+DeviceGraphs& graphs_of(int device) {
+  if (DeviceGraphs* graphs = find_graphs(device)) return *graphs;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  if (Graph* graph = slot.load(std::memory_order_acquire)) return *graph;
-  Graph* graph = std::make_unique<Graph>(device).release();
-  slot.store(graph, std::memory_order_release);
-  return *graph;
+  if (DeviceGraphs* graphs = find_graphs(device)) return *graphs;
+  DeviceGraphs* graphs = std::make_unique<DeviceGraphs>(device).release();
+  devices().at(static_cast<size_t>(device)).store(graphs, std::memory_order_release);
+  return *graphs;
 }
 
-void OpenBatch::begin() const {
-  if (!settled_.load(std::memory_order_acquire)) graph_.flush_if_open(this);
+void flush(Graph* graph, CutReason reason) {
+  if (graph && !graph->is_empty()) graph->flush(reason);
 }
+
+void OpenBatch::begin(CutReason reason) const {
+  if (!settled_.load(std::memory_order_acquire)) graph_.flush_if_open(this, reason);
+}
+
+void OpenBatch::begin() const { begin(CutReason::kElsewhere); }
 
 void OpenBatch::demand() const {
-  begin();
+  begin(CutReason::kRead);
   Batch::demand();
 }
 
@@ -702,12 +583,29 @@ const char* to_string(CutReason reason) {
       return "the mode changed";
     case CutReason::kAlone:
       return "a program that runs by itself came";
+    case CutReason::kElsewhere:
+      return "a value was needed elsewhere";
+    case CutReason::kStream:
+      return "the stream changed";
+    case CutReason::kThreadEnded:
+      return "its thread has ended";
   }
   return "";
 }
 
 void record_call(const ProgramPtr& program, const CallState& state, BufferList& results) {
-  graph_of(state.device).record(program, state, results);
+  // What can fail comes first: also in a forked child, which cannot use the device.
+  static_cast<void>(runtime::Runtime::get());
+  static_cast<void>(runtime::memory_limit(state.device));  // or with a limit nobody understands
+  const LaneChoice choice = choose_lane(state);
+  if (choice.is_inherited) {
+    for (int device = 0; device < runtime::kMaxDevices; ++device) {
+      if (const DeviceGraphs* graphs = find_graphs(device)) {
+        flush(graphs->find(choice.lane), CutReason::kThreadEnded);
+      }
+    }
+  }
+  graphs_of(state.device).of(choice.lane).record(program, state, results);
 }
 
 void enqueue_call(const ProgramPtr& program, const CallState& state, BufferList& results) {
@@ -752,9 +650,22 @@ void enqueue_call(const ProgramPtr& program, const CallState& state, BufferList&
   }
 }
 
+void flush_own_graph(int device, CutReason reason) {
+  if (const DeviceGraphs* graphs = find_graphs(device)) {
+    flush(graphs->find(current_lane()), reason);
+  }
+}
+
+void flush_graph_of(const CallState& state, CutReason reason) {
+  if (const DeviceGraphs* graphs = find_graphs(state.device)) {
+    flush(graphs->find(choose_lane(state).lane), reason);
+  }
+}
+
 void flush_graph(int device, CutReason reason) {
-  Graph* graph = graphs().at(static_cast<size_t>(device)).load(std::memory_order_acquire);
-  if (graph && !graph->is_empty()) graph->flush(reason);
+  if (const DeviceGraphs* graphs = find_graphs(device)) {
+    graphs->for_each([&](Graph& graph) { flush(&graph, reason); });
+  }
 }
 
 void flush_graphs(CutReason reason) {
@@ -763,8 +674,10 @@ void flush_graphs(CutReason reason) {
 
 size_t recorded_calls() {
   size_t n = 0;
-  for (std::atomic<Graph*>& slot : graphs()) {
-    if (const Graph* graph = slot.load(std::memory_order_acquire)) n += graph->size();
+  for (int device = 0; device < runtime::kMaxDevices; ++device) {
+    if (const DeviceGraphs* graphs = find_graphs(device)) {
+      graphs->for_each([&](const Graph& graph) { n += graph.size(); });
+    }
   }
   return n;
 }

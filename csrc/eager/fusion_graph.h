@@ -22,6 +22,9 @@ enum class CutReason : uint8_t {
   kSize,         // it has become large
   kMode,         // the mode changed
   kAlone,        // a program comes that cannot be a part of another
+  kElsewhere,    // another thread's graph, or a program of another mode, reads a value
+  kStream,       // the current stream is another one
+  kThreadEnded,  // another thread takes its place
 };
 const char* to_string(CutReason);
 
@@ -32,11 +35,16 @@ void record_call(const ProgramPtr& program, const CallState& state, BufferList& 
 // Runs a call's own program through the queue: it may still be compiled, or wait for others.
 void enqueue_call(const ProgramPtr& program, const CallState& state, BufferList& results);
 
-// Closes the device's graph and runs it, in the background while its program is compiled.
+// Threads have graphs of their own (recording_lane.h). These close them and run them, in the
+// background while their programs are compiled: what this thread has recorded on the device,
+void flush_own_graph(int device, CutReason reason);
+// what the thread has for which this call records,
+void flush_graph_of(const CallState& state, CutReason reason);
+// what all of them have, on the device or on all.
 void flush_graph(int device, CutReason reason);
 void flush_graphs(CutReason reason);
 
-// Operators recorded and not yet run, on all devices.
+// Operators recorded and not yet run, by all threads on all devices.
 size_t recorded_calls();
 
 // For tests: the next graph that gets as far fails there.

@@ -337,7 +337,7 @@ void launch(const ProgramPtr& shared, const CallState& state, BufferList& result
     if (program.executable->composable()) [[likely]] {
       record_call(shared, state, results);
     } else {
-      flush_graph(state.device, CutReason::kAlone);
+      flush_graph_of(state, CutReason::kAlone);
       enqueue_call(shared, state, results);
     }
   } else if ((program.executable->ready() && runtime::queue_is_empty(state.device)) ||

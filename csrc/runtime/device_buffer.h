@@ -29,12 +29,32 @@ class PendingValue {
 // Gives messages the calls that programs are of: asked with DeviceBuffer::maker().
 void set_call_names(std::function<std::string(uint64_t maker)> names);
 
-// Where an operation or value stands in a graph that is being recorded (eager/fusion_graph.h);
-// guarded by that graph's lock.
-struct GraphPlace {
-  uint64_t graph = 0;
-  uint32_t code = 0;
-  uint32_t part = 0;
+// Where a value stands in a graph that is being recorded (eager/fusion_graph.h). Only who has set
+// the graph may go by the rest: others read while it is set.
+class GraphPlace {
+ public:
+  struct Where {
+    uint64_t graph = 0;
+    uint32_t code = 0;
+    uint16_t part = 0;
+    uint16_t lane = 0;
+  };
+  void set(const Where& where) {
+    code_.store(where.code, std::memory_order_relaxed);
+    part_.store(where.part, std::memory_order_relaxed);
+    lane_.store(where.lane, std::memory_order_relaxed);
+    graph_.store(where.graph, std::memory_order_relaxed);
+  }
+  uint64_t graph() const { return graph_.load(std::memory_order_relaxed); }
+  uint32_t code() const { return code_.load(std::memory_order_relaxed); }
+  uint16_t part() const { return part_.load(std::memory_order_relaxed); }
+  uint16_t lane() const { return lane_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> graph_{0};
+  std::atomic<uint32_t> code_{0};
+  std::atomic<uint16_t> part_{0};
+  std::atomic<uint16_t> lane_{0};
 };
 
 // Immutable and shared: two storages with the same contents (after clone()) share one. Its memory
