@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,8 @@ import compare
 import pytest
 import torch
 from both_devices import check, data
+
+from torch_tpu.tpu import EagerMode
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
@@ -214,3 +217,236 @@ def test_clip_grad_norm() -> None:
         return [norm, *(p.grad for p in parameters if p.grad is not None)]
 
     check(run, *tensors()[:3], backward=False)
+
+
+# --- Entries that share memory -----------------------------------------------------------------
+# The CPU works on one entry after the other: an entry sees what was written before it.
+
+MODES = {
+    "strict": EagerMode.DEFER_NEVER,
+    "debug": EagerMode.DEFER_NEVER_AND_LAUNCH_BLOCKING,
+    "deferred": EagerMode.DEFER_AND_FUSE,
+}
+# Of x and y, which have 12 elements, and s, which has one.
+Change = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], object]
+SHARING: dict[str, Change] = {
+    "add": lambda x, y, s: torch._foreach_add_([x, x], [y, y], alpha=0.5),
+    "add a number": lambda x, y, s: torch._foreach_add_([x, y, x, x], 1.25),
+    "sub what was written": lambda x, y, s: torch._foreach_sub_([x, y, x], [y, x, y]),
+    "mul numbers": lambda x, y, s: torch._foreach_mul_([x, y, x], [2.0, 3.0, 5.0]),
+    "mul by an entry": lambda x, y, s: torch._foreach_mul_([x, s, y], s),
+    "add an entry": lambda x, y, s: torch._foreach_add_([x, s, y], s),
+    "div": lambda x, y, s: torch._foreach_div_([x, y, x], [y, x, y]),
+    "maximum": lambda x, y, s: torch._foreach_maximum_([x, y, y], [y, x, x]),
+    "clamp": lambda x, y, s: torch._foreach_clamp_max_([x, y, x], [y, x, y]),
+    "pow": lambda x, y, s: torch._foreach_pow_([x, x, y], 2),
+    "unary": lambda x, y, s: torch._foreach_sqrt_([x, y, x]),
+    "overlap": lambda x, y, s: torch._foreach_mul_([x[:8], y[2:], x[4:]], [2.0, 3.0, 5.0]),
+    "interleaved": lambda x, y, s: torch._foreach_add_([x[::2], x[1::2]], [x[1::2], x[::2]]),
+    "apart": lambda x, y, s: torch._foreach_mul_([x[:6], x[6:]], [x[6:], y[:6]]),
+    "rows": lambda x, y, s: torch._foreach_exp_([x.view(3, 4)[0], x.view(3, 4)[:, 1]]),
+    "addcdiv": lambda x, y, s: torch._foreach_addcdiv_([x, x, y], [y, x, x], [y, y, x], 0.5),
+    "addcdiv numbers": lambda x, y, s: torch._foreach_addcdiv_(
+        [x, x, y], [y, x, x], [y, y, x], [0.5, 0.25, 0.3]
+    ),
+    "addcmul": lambda x, y, s: torch._foreach_addcmul_([x, y, x], [y, x, x], [y, y, x]),
+    "lerp weights": lambda x, y, s: torch._foreach_lerp_([x, x, y], [y, y, x], [0.3, 0.7, 0.9]),
+    "lerp tensors": lambda x, y, s: torch._foreach_lerp_([x, x, y], [y, y, x], [y, x, x]),
+    "copy": lambda x, y, s: torch._foreach_copy_([x, y, s], [y, x, x[0]]),
+    "copy halves": lambda x, y, s: torch._foreach_copy_([x[:6], x[6:]], [x[6:], x[:6]]),
+    "shift": lambda x, y, s: torch._foreach_copy_([x[:4], x[4:8], x[8:]], [x[4:8], x[8:], y[:4]]),
+    "zero": lambda x, y, s: torch._foreach_zero_([x[:6], x[3:9], y[1:2]]),
+    "no elements": lambda x, y, s: torch._foreach_add_([x[:0], x, x[12:]], 1.0),
+}
+# What torch.compile cannot take: Dynamo has its own lerp, AOTAutograd no fused operators.
+EAGER_ONLY: dict[str, Change] = {
+    "lerp": lambda x, y, s: torch._foreach_lerp_([x, x, y], [y, y, x], 0.3),
+    "fused adam": lambda x, y, s: torch._fused_adam_(
+        [x, x, y],
+        [y, x, y],
+        [x * 0.1, y * 0.1, x * 0.3],
+        [y * 0.3] * 3,
+        [],
+        [s + 2] * 3,
+        lr=0.1,
+        beta1=0.9,
+        beta2=0.99,
+        weight_decay=0.1,
+        eps=1e-6,
+        amsgrad=False,
+        maximize=False,
+    ),
+    "fused sgd": lambda x, y, s: torch._fused_sgd_(
+        [x, x],
+        [y, y],
+        [s.expand(12).clone()] * 2,
+        weight_decay=0.1,
+        momentum=0.9,
+        lr=0.1,
+        dampening=0.2,
+        nesterov=True,
+        maximize=False,
+        is_first_step=False,
+    ),
+    "unscale": lambda x, y, s: torch._amp_foreach_non_finite_check_and_unscale_(
+        [x, y, x], s, torch.full((1,), 0.25, device=x.device)
+    ),
+    "unscale to infinity": lambda x, y, s: torch._amp_foreach_non_finite_check_and_unscale_(
+        [x, x], s.zero_(), torch.full((1,), 1e30, device=x.device)
+    ),
+    "split": lambda x, y, s: torch.split_with_sizes_copy(x, [6, 6], out=[x[6:], x[:6]]),
+    "unbind": lambda x, y, s: torch.unbind_copy(x.view(2, 6), out=[x[6:], x[:6]]),
+    "out": lambda x, y, s: torch.ops.aten._foreach_add.List_out([x, y], [y, x], out=[x, y]),
+    "long": lambda x, y, s: torch._foreach_add_(
+        [*x.split(1), *y.split(1), x] * 5, [*y.split(1), *x.split(1), y] * 5
+    ),
+}
+
+
+def changed(change: Change, device: str, dtype: torch.dtype = torch.float32) -> Tensors:
+    x, y = (torch.linspace(low, 2, 12, dtype=dtype).to(device) for low in (0.5, 1.25))
+    s = torch.full((1,), 1.5, dtype=dtype).to(device)[0]
+    change(x, y, s)
+    return [x, y, s]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", [*SHARING, *EAGER_ONLY])
+def test_entries_that_share_memory(name: str, mode: str) -> None:
+    change = (SHARING | EAGER_ONLY)[name]
+    with torch.tpu.set_eager_mode(MODES[mode]):  # type: ignore[attr-defined]
+        actual = changed(change, compare.DEVICE)
+    for got, wanted in zip(actual, changed(change, "cpu"), strict=True):
+        compare.assert_same(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int32], ids=str)
+def test_entries_of_other_types_that_share_memory(dtype: torch.dtype) -> None:
+    for name in ("add", "mul numbers", "overlap", "copy", "sub what was written"):
+        if dtype is torch.int32 and name in ("add", "mul numbers", "overlap"):
+            continue  # the numbers are fractions
+        expected = changed(SHARING[name], "cpu", dtype)
+        for got, wanted in zip(
+            changed(SHARING[name], compare.DEVICE, dtype), expected, strict=True
+        ):
+            compare.assert_same(got, wanted, what=name)
+
+
+def test_entries_of_unwritten_memory() -> None:
+    def run(device: str, x: torch.Tensor) -> torch.Tensor:
+        empty = torch.empty(12, device=device)
+        torch._foreach_copy_([empty, empty[3:6], empty[4:]], [x, x[:3], x[:8]])
+        torch._foreach_add_([empty, empty], [x, empty])
+        return empty
+
+    x = data(12)
+    compare.assert_same(run(compare.DEVICE, x.to(compare.DEVICE)), run("cpu", x))
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_compiled_entries_that_share_memory(name: str) -> None:
+    change = SHARING[name]
+
+    def run(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
+        before = x * y
+        change(x, y, s)
+        return before + x + y
+
+    torch.compiler.reset()
+    results = []
+    for device, function in ((compare.DEVICE, torch.compile(run, fullgraph=True)), ("cpu", run)):
+        returned: Tensors = []
+        written = changed(lambda *a, f=function, r=returned: r.append(f(*a)), device)
+        results.append([*returned, *written])
+    for got, wanted in zip(*results, strict=True):
+        compare.assert_same(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_what_a_compiled_call_returns() -> None:
+    def run(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        written: Any = torch._foreach_add_  # as it is typed, it returns nothing
+        first, second = written([x, x], [y, y])
+        return first * 1, second + 1
+
+    torch.compiler.reset()
+    x, y = data(3), data(3)
+    compiled = torch.compile(run, fullgraph=True)
+    actual = compiled(x.to(compare.DEVICE), y.to(compare.DEVICE))
+    for got, wanted in zip(actual, (x + y + y, x + y + y + 1), strict=True):
+        compare.assert_same(got, wanted)
+
+
+@pytest.mark.parametrize("name", [*SHARING, *EAGER_ONLY])
+def test_entries_that_share_memory_in_a_step(name: str) -> None:
+    change = (SHARING | EAGER_ONLY)[name]
+    step = torch.tpu.compile_step(change)  # type: ignore[attr-defined]
+    for got, wanted in zip(changed(step, compare.DEVICE), changed(change, "cpu"), strict=True):
+        compare.assert_same(got, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_one_program_for_entries_that_share_memory() -> None:
+    x, y = data(12).to(compare.DEVICE), data(12).to(compare.DEVICE)
+    counts = []
+    for factor in (1.5, 2.5, 3.5):
+        before = compare.dispatch_stats()
+        torch._foreach_mul_([x, y, x[:6]], factor)
+        after = compare.dispatch_stats()
+        counts.append([after[key] - before[key] for key in ("ops", "programs")])
+        compiled = [after[key] - before[key] for key in ("compiles", "loads")]
+    assert counts == [[1, 1]] * 3
+    assert compiled == [0, 0]
+
+
+REFUSED: dict[str, Change] = {
+    "transposed": lambda x, y, s: torch._foreach_add_(
+        [y, x[:9].view(3, 3)], [y, x[:9].view(3, 3).t()]
+    ),
+    "shifted": lambda x, y, s: torch._foreach_copy_([x[1:]], [x[:-1]]),
+    "one place": lambda x, y, s: torch._foreach_add_([s.expand(12)], [x]),
+    "split": lambda x, y, s: torch.split_with_sizes_copy(x, [6, 6], out=[x[1:7], y[:6]]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_entries_that_are_refused(name: str) -> None:
+    messages = []
+    for device in (compare.DEVICE, "cpu"):
+        with pytest.raises(RuntimeError) as raised:
+            changed(REFUSED[name], device)
+        messages.append(str(raised.value).split("\n")[0])
+    assert messages[0] == messages[1]
+
+
+def test_numbers_of_the_entries_in_a_tensor() -> None:
+    def run(x: Tensors, y: Tensors, z: Tensors) -> Tensors:
+        numbers = torch.tensor([0.5, -2.0, 3.0, 0.25])
+        torch._foreach_addcmul_(y, x, z, numbers)
+        torch._foreach_addcdiv_(y, x, z, numbers.to(x[0].device))
+        return [*torch._foreach_addcdiv(x, y, z, numbers), *y]
+
+    check(run, tensors(), tensors(), tensors(positive=True), backward=False)
+    x = [torch.ones(2, device=compare.DEVICE)]
+    with pytest.raises(RuntimeError, match="Expected length of scalars to match"):
+        torch._foreach_addcdiv_(x, x, x, torch.ones(2))
+
+
+WAYS = [(name, "foreach") for name in OPTIMIZERS if " " not in name]
+WAYS += [(name, "fused") for name in FUSED if " " not in name]
+
+
+@pytest.mark.parametrize(("name", "way"), WAYS)
+def test_a_parameter_twice(name: str, way: str) -> None:
+    make, options = OPTIMIZERS[name]
+
+    def run(device: str, gradients: Tensors) -> torch.Tensor:
+        parameter = torch.nn.Parameter(torch.linspace(0.5, 2, 5).to(device))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # it says what is tested here
+            optimizer = make([parameter, parameter], **options, **{way: True})
+        for gradient in gradients:
+            parameter.grad = gradient.to(device)
+            optimizer.step()
+        return parameter.detach()
+
+    gradients = [data(5) for _ in range(3)]
+    compare.assert_same(run(compare.DEVICE, gradients), run("cpu", gradients), rtol=1e-5, atol=1e-6)

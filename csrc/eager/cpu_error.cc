@@ -71,12 +71,12 @@ class NoWarnings : public c10::WarningHandler {
 
 }  // namespace
 
-void throw_as_cpu_does(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
+bool throw_as_cpu_does(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
                        StandIn stand_in) {
   CpuArguments on_cpu(stand_in);
   torch::jit::Stack stack;
   for (const c10::IValue& a : arguments) stack.push_back(on_cpu(a));
-  if (on_cpu.nbytes() > kMaxBytes) return;
+  if (on_cpu.nbytes() > kMaxBytes) return false;
   NoWarnings handler;
   const c10::WarningUtils::WarningHandlerGuard quiet(&handler);
   try {
@@ -85,6 +85,7 @@ void throw_as_cpu_does(const c10::OperatorHandle& op, std::span<const c10::IValu
     // From a kernel: not for this dtype. Without one it says nothing about the call.
     if (op.hasKernelForDispatchKey(c10::DispatchKey::CPU)) throw;
   }
+  return true;
 }
 
 }  // namespace torch_tpu::eager

@@ -14,9 +14,9 @@ enum class StandIn {
 };
 
 // A call was refused, by a meta kernel or a rule, whose messages are not always those of the CPU.
-// Runs it on the CPU and throws what comes of that; returns when the CPU accepts the call, or when
-// the zeros would be too large to try.
-void throw_as_cpu_does(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
+// Runs it on the CPU and throws what comes of that; returns true when the CPU accepts the call, and
+// false when the zeros would be too large to try.
+bool throw_as_cpu_does(const c10::OperatorHandle& op, std::span<const c10::IValue> arguments,
                        StandIn stand_in = StandIn::kZeros);
 
 }  // namespace torch_tpu::eager

@@ -2,6 +2,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 
 #include "eager/copy.h"
@@ -23,9 +24,12 @@ at::Tensor places(const at::Tensor& self) {
   return self.dim() > 1 ? rows.clone() : rows;
 }
 
-at::Tensor& to_out(const at::Tensor& result, at::Tensor& out) {
+at::Tensor& to_out(const at::Tensor& result, at::Tensor& out,
+                   std::initializer_list<at::Tensor> inputs) {
   TORCH_CHECK(out.scalar_type() == result.scalar_type(), "Expected out tensor to have dtype ",
               result.dtype(), ", but got ", out.dtype(), " instead");
+  at::assert_no_internal_overlap(out);
+  for (const at::Tensor& input : inputs) at::assert_no_overlap(out, input);
   at::native::resize_output(out, result.sizes());
   return out.copy_(result);
 }
@@ -33,7 +37,7 @@ at::Tensor& to_out(const at::Tensor& result, at::Tensor& out) {
 at::Tensor& nonzero_out(const at::Tensor& self, at::Tensor& out) {
   const at::Tensor result = places(self);
   const bool resized = out.sizes() != result.sizes();
-  to_out(result, out);
+  to_out(result, out, {self});
   // PyTorch's own kernels write columns that follow each other in memory.
   if (resized && self.dim() > 1 && out.numel() > 0) {
     out.as_strided_(result.sizes(), result.strides());
@@ -50,7 +54,7 @@ at::Tensor selected(const at::Tensor& self, const at::Tensor& mask) {
 }
 
 at::Tensor& masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
-  return to_out(selected(self, mask), out);
+  return to_out(selected(self, mask), out, {self, mask});
 }
 
 bool equal(const at::Tensor& self, const at::Tensor& other) {

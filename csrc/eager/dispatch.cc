@@ -67,11 +67,16 @@ void find_and_run(const OperatorInfo& info, const c10::OperatorHandle& op, bool 
       return refusing_as_cpu_does(
           op, arguments, [&] { return compile_call(info, op, arguments, all_known, *state); });
     };
-    try {
-      program = compile();
-    } catch (const GatherAgain&) {
-      gather(info, arguments_of(info, stack), all_known, *state);
-      program = compile();
+    for (int attempts = 1; !program; ++attempts) {
+      try {
+        program = compile();
+      } catch (const GatherAgain&) {
+        // Once for results of another size, once for views that cannot move.
+        TORCH_CHECK(attempts < 4, info.qualified(),
+                    ": expected results whose sizes do not depend on themselves; each time one is "
+                    "resized, another size is wanted. Give it a tensor that is no argument too");
+        gather(info, arguments_of(info, stack), all_known, *state);
+      }
     }
     if (program->precision) {
       // A program that depends on the precision never serves a signature that leaves it open.

@@ -9,6 +9,7 @@
 
 #include "eager/call_state.h"
 #include "eager/cpu_error.h"
+#include "eager/list_order.h"
 #include "eager/scalar_types.h"
 #include "lowering/platform.h"
 #include "lowering/promotion.h"
@@ -65,9 +66,7 @@ class OperatorLowering {
         call_(inputs.builder(), info.name, info.overload) {}
 
   LoweredCall lower(const std::optional<torch::jit::Stack>& meta) {
-    for (size_t i = 0; i < info_.arguments.size(); ++i) argument(i);
-    plan_results(meta);
-    call_.set_rng([this](int64_t count) { return inputs_.random(count); });
+    prepare(meta);
     sh::Values values = info_.rule->rule(call_);
     const size_t expected = expected_fresh(values.size()) + written_.size();
     if (values.size() != expected) {
@@ -78,7 +77,94 @@ class OperatorLowering {
     return std::move(result_);
   }
 
+  // The same for lists whose entries depend on each other: one call of the rule for each entry, on
+  // what the ones before it have left.
+  LoweredCall lower_in_order(ListOrder order, const std::optional<torch::jit::Stack>& meta) {
+    prepare(meta);
+    const size_t list = order == ListOrder::kParts ? info_.arguments.size() - 1 : 0;
+    const size_t count = arguments_[list].toListRef().size();
+    for (size_t e = 0; e < count; ++e) {
+      const std::vector<Written> written = written_by_entry(e, count);
+      if (order == ListOrder::kParts) {
+        lowering::Call one = call_;
+        set_entry(e, order, one);
+        write(written.front(), info_.rule->rule(one).at(e));
+        continue;
+      }
+      lowering::Call one(call_.builder(), info_.name, info_.overload);
+      set_entry(e, order, one);
+      std::vector<sh::TensorType> types;
+      for (const Written& w : written) types.push_back(type_of(w.tensor));
+      one.set_outputs(std::move(types));
+      const sh::Values values = info_.rule->rule(one);
+      if (values.size() != written.size()) {
+        throw Unsupported(info_.qualified() + ": not one result for each list that is written");
+      }
+      for (size_t k = 0; k < written.size(); ++k) write(written[k], values[k]);
+    }
+    for (const ReturnInfo& r : info_.returns) {
+      result_.returns.push_back({CallReturn::Kind::kArgument, static_cast<size_t>(r.alias), 1, {}});
+    }
+    return std::move(result_);
+  }
+
  private:
+  struct Written {
+    at::Tensor tensor;
+    uint32_t place;  // among the call's tpu tensors
+    bool is_out;
+  };
+
+  void prepare(const std::optional<torch::jit::Stack>& meta) {
+    for (size_t i = 0; i < info_.arguments.size(); ++i) argument(i);
+    plan_results(meta);
+    call_.set_rng([this](int64_t count) { return inputs_.random(count); });
+  }
+
+  // Of each list that is written entry e, and what else is written.
+  std::vector<Written> written_by_entry(size_t e, size_t count) const {
+    std::vector<Written> out;
+    size_t next = 0;
+    for (size_t i = 0; i < info_.arguments.size(); ++i) {
+      if (!info_.arguments[i].written) continue;
+      const size_t n = tensors_of(arguments_[i]).size();
+      const bool is_list = info_.arguments[i].kind == ArgumentKind::kTensorList;
+      if ((is_list && n != 0 && n != count) || next + n > written_.size()) {
+        throw Unsupported(info_.qualified() + ": lists of different lengths, or not on the device");
+      }
+      if (n > 0) out.push_back(written_[next + (is_list ? e : 0)]);
+      next += n;
+    }
+    return out;
+  }
+
+  void set_entry(size_t e, ListOrder order, lowering::Call& one) {
+    for (size_t i = 0; i < info_.arguments.size(); ++i) set_entry(i, e, order, one);
+  }
+
+  // What an argument is for entry e: tensors are read again, since they may have been written.
+  void set_entry(size_t i, size_t e, ListOrder order, lowering::Call& one) {
+    const ArgumentInfo& info = info_.arguments[i];
+    const lowering::Argument* whole = call_.find(info.name);
+    if (!whole) return;
+    const auto read_again = [&](const c10::IValue& value, const lowering::TensorArgument& before) {
+      return value.isTensor() && is_tpu(value.toTensor()) ? tensor(value.toTensor()) : before;
+    };
+    if (const auto* before = std::get_if<lowering::TensorArgument>(whole)) {
+      one.set(info.name, read_again(arguments_[i], *before));
+    } else if (order == ListOrder::kParts) {
+      return;
+    } else if (const auto* list = std::get_if<std::vector<lowering::TensorArgument>>(whole)) {
+      std::vector<lowering::TensorArgument> entry;
+      if (!list->empty()) entry.push_back(read_again(arguments_[i].toListRef()[e], list->at(e)));
+      one.set(info.name, std::move(entry));
+    } else if (const auto* numbers = std::get_if<std::vector<lowering::Number>>(whole)) {
+      one.set(info.name, std::vector<lowering::Number>{numbers->at(e)});
+    } else {
+      one.set(info.name, *whole);
+    }
+  }
+
   void argument(size_t i) {
     const ArgumentInfo& info = info_.arguments[i];
     const c10::IValue& value = arguments_[i];
@@ -158,11 +244,12 @@ class OperatorLowering {
     const uint32_t place = next_tensor_++;
     DeviceStorage& storage = device_storage(t);
     sh::Value value;
-    if (t.numel() == 0 || !storage.contents().filled()) {
+    const sh::Value written = value_written(storage);
+    if (t.numel() == 0 || (!written && !storage.contents().filled())) {
       // Nothing to read: an unfilled tensor's values are arbitrary.
       value = sh::splat(inputs_.builder(), {to_element_type(t.scalar_type()), t.sizes().vec()}, 0);
     } else {
-      const sh::Value base = inputs_.base(storage);
+      const sh::Value base = written ? written : inputs_.base(storage);
       const std::optional<LoweringInputs::Moving> moving = inputs_.moving(place);
       value = lazy_bits(
           t, moving ? lowering::read_moving_view(base, view_of(t), moving->box, moving->start)
@@ -183,9 +270,7 @@ class OperatorLowering {
                             : sh::TensorType{});
       }
     }
-    for (const auto& [t, place, is_out] : written_) {
-      types.push_back({to_element_type(t.scalar_type()), t.sizes().vec()});
-    }
+    for (const Written& w : written_) types.push_back(type_of(w.tensor));
     call_.set_outputs(std::move(types));
     have_meta_ = true;
   }
@@ -201,6 +286,10 @@ class OperatorLowering {
       }
     }
     return fresh;
+  }
+
+  static sh::TensorType type_of(const at::Tensor& t) {
+    return {to_element_type(t.scalar_type()), t.sizes().vec()};
   }
 
   // Linear algebra operators get conjugated and negated tensors as they are. The same turns a
@@ -296,12 +385,7 @@ class OperatorLowering {
       result_.returns.push_back(std::move(ret));
     }
     resize_outputs(values, next);
-    for (const auto& [t, place, is_out] : written_) {
-      const sh::Value v = values[next++];
-      if (v && t.numel() > 0) {
-        write(t, place, lazy_bits(t, fit(v, t.scalar_type(), t.sizes().vec())));
-      }
-    }
+    for (const Written& w : written_) write(w, values[next++]);
   }
 
   // Where no meta kernel has said how large they are: to what the rule has for them.
@@ -317,16 +401,27 @@ class OperatorLowering {
     if (resized) throw GatherAgain{};
   }
 
-  void write(const at::Tensor& t, uint32_t place, sh::Value value) {
+  // What the call has made of a storage so far; empty if it has not written to it.
+  sh::Value value_written(const DeviceStorage& storage) const {
+    const auto it = std::find_if(result_.writes.begin(), result_.writes.end(),
+                                 [&](const auto& w) { return w.first == &storage; });
+    return it != result_.writes.end() ? it->second : sh::Value();
+  }
+
+  // `result` is empty where the tensor stays as it is.
+  void write(const Written& w, sh::Value result) {
+    const at::Tensor& t = w.tensor;
+    if (!result || t.numel() == 0) return;
+    const sh::Value value = lazy_bits(t, fit(result, t.scalar_type(), t.sizes().vec()));
     DeviceStorage& storage = device_storage(t);
     auto it = std::find_if(result_.writes.begin(), result_.writes.end(),
-                           [&](const auto& w) { return w.first == &storage; });
+                           [&](const auto& write) { return write.first == &storage; });
     const auto before = [&] {
       if (it != result_.writes.end()) return it->second;
       if (storage.contents().filled()) return inputs_.base(storage);
       return unfilled_base(inputs_.builder(), t);
     };
-    const std::optional<LoweringInputs::Moving> moving = inputs_.moving(place);
+    const std::optional<LoweringInputs::Moving> moving = inputs_.moving(w.place);
     const sh::Value base = moving ? lowering::write_moving_view(before(), view_of(t), moving->box,
                                                                 moving->start, value)
                                   : write_tensor(t, value, before);
@@ -341,11 +436,6 @@ class OperatorLowering {
   std::span<const c10::IValue> arguments_;
   LoweringInputs& inputs_;
   lowering::Call call_;
-  struct Written {
-    at::Tensor tensor;
-    uint32_t place;  // among the call's tpu tensors
-    bool is_out;
-  };
   std::vector<Written> written_;
   uint32_t next_tensor_ = 0;
   bool have_meta_ = false;
@@ -360,20 +450,61 @@ bool may_write_overlapping(const OperatorInfo& info) {
   return names.contains(info.name);
 }
 
-// Writing where several elements share a place, or where input and output overlap in part, is
-// refused as on the CPU.
-void check_overlaps(const OperatorInfo& info, std::span<const c10::IValue> arguments) {
-  std::vector<at::Tensor> read, written;
-  for (size_t i = 0; i < info.arguments.size(); ++i) {
-    if (info.arguments[i].kind != ArgumentKind::kTensor || !arguments[i].isTensor()) continue;
-    const at::Tensor& t = arguments[i].toTensor();
-    if (!is_tpu(t)) continue;
-    (info.arguments[i].written ? written : read).push_back(t);
+// Throws if PyTorch's CPU kernel refuses tensors that overlap as these do; it is asked with zeros
+// in the same places. False if it cannot be asked.
+bool check_overlaps_as_cpu_does(const c10::OperatorHandle& op,
+                                std::span<const c10::IValue> arguments) {
+  try {
+    return throw_as_cpu_does(op, arguments);
+  } catch (const c10::Error& e) {
+    // Others are of the values it was tried with, or come up later.
+    if (e.msg().starts_with("unsupported operation")) throw;
   }
-  for (const at::Tensor& w : written) {
+  return true;
+}
+
+// Writing where several elements share a place, or where input and output overlap in a way that the
+// operator cannot do, is refused as on the CPU.
+void check_overlaps(const OperatorInfo& info, const c10::OperatorHandle& op,
+                    std::span<const c10::IValue> arguments) {
+  check_entries(info, arguments);
+  std::vector<at::Tensor> read, written;
+  bool may_ask = true;
+  for (size_t i = 0; i < info.arguments.size(); ++i) {
+    const ArgumentInfo& argument = info.arguments[i];
+    if (argument.kind == ArgumentKind::kTensorList && argument.written) {
+      if (argument.is_out && list_order(info, arguments) == ListOrder::kParts) {
+        check_overlaps_as_cpu_does(op, arguments);
+      }
+      return;
+    }
+    // It would draw from the CPU's generator.
+    if (argument.kind == ArgumentKind::kGenerator) may_ask = false;
+    std::vector<at::Tensor>& tensors = argument.written ? written : read;
+    if (arguments[i].isTensor()) {
+      tensors.push_back(arguments[i].toTensor());
+    } else if (argument.kind == ArgumentKind::kTensorList && !arguments[i].isNone()) {
+      for (const c10::IValue& entry : arguments[i].toListRef()) {
+        if (entry.isTensor()) tensors.push_back(entry.toTensor());
+      }
+    }
+  }
+  bool overlap = false;
+  for (size_t i = 0; i < written.size(); ++i) {
+    const at::Tensor& w = written[i];
+    if (!is_tpu(w)) continue;
     if (!may_write_overlapping(info)) at::assert_no_internal_overlap(w);
+    const auto overlaps = [&](const at::Tensor& t) {
+      return is_tpu(t) && w.is_alias_of(t) &&
+             at::get_overlap_status(w, t) != at::MemOverlapStatus::No;
+    };
+    overlap |= std::ranges::any_of(read, overlaps);
+    overlap |= std::any_of(written.begin(), written.begin() + static_cast<ptrdiff_t>(i), overlaps);
+  }
+  if (!overlap || (may_ask && check_overlaps_as_cpu_does(op, arguments))) return;
+  for (const at::Tensor& w : written) {
     for (const at::Tensor& r : read) {
-      if (!r.is_same(w)) at::assert_no_partial_overlap(w, r);
+      if (is_tpu(w) && is_tpu(r) && !r.is_same(w)) at::assert_no_partial_overlap(w, r);
     }
   }
 }
@@ -500,7 +631,7 @@ void check_out_dtypes(const OperatorInfo& info, const c10::OperatorHandle& op,
 
 std::optional<torch::jit::Stack> check_call(const OperatorInfo& info, const c10::OperatorHandle& op,
                                             std::span<const c10::IValue> arguments) {
-  check_overlaps(info, arguments);
+  check_overlaps(info, op, arguments);
   check_out_dtypes(info, op, arguments);
   if (info.rule && info.rule->options.own_types) return std::nullopt;
   std::optional<torch::jit::Stack> meta = run_meta_for_out(info, op, arguments);
@@ -534,7 +665,9 @@ LoweredCall lower_operator(const OperatorInfo& info, const c10::OperatorHandle& 
   if (!info.rule) throw Unsupported(info.qualified() + ": no rule");
   const lowering::CompilingFor compiler(inputs.platform());
   const lowering::DefaultFloat float_type(to_element_type(c10::get_default_dtype_as_scalartype()));
-  return OperatorLowering(info, arguments, inputs).lower(meta);
+  OperatorLowering lowering(info, arguments, inputs);
+  const ListOrder order = list_order(info, arguments);
+  return order == ListOrder::kFree ? lowering.lower(meta) : lowering.lower_in_order(order, meta);
 }
 
 sh::Value unfilled_base(sh::Builder& builder, const at::Tensor& tensor) {

@@ -9,6 +9,7 @@
 #include "eager/factories.h"
 #include "eager/filling.h"
 #include "eager/linear_algebra.h"
+#include "eager/list_numbers.h"
 #include "eager/number_checks.h"
 #include "eager/value_checks.h"
 #include "eager/view_ops.h"
@@ -66,6 +67,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_has_compatible_shallow_copy_type", TORCH_FN(has_compatible_shallow_copy_type));
   register_data_dependent(m);
   register_linear_algebra(m);
+  register_list_numbers(m);
   register_number_checks(m);
   register_filling(m);
   register_value_checks(m);

@@ -24,14 +24,6 @@ Argument element(const Argument& argument, size_t i) {
   return argument;
 }
 
-// The overload with a 1-d tensor of numbers, one for each element.
-Argument element_of_vector(const Argument& argument, size_t i) {
-  const auto* vector = std::get_if<TensorArgument>(&argument);
-  if (!vector || vector->value.rank() != 1) return element(argument, i);
-  const auto at = static_cast<int64_t>(i);
-  return TensorArgument{sh::reshape(sh::slice_dim(vector->value, 0, at, at + 1), {}), false};
-}
-
 size_t list_length(const Call& call, const Renaming& renaming) {
   for (const Renamed& name : renaming) {
     const Argument* argument = call.find(name.list_name);
@@ -52,9 +44,7 @@ Rule for_each(std::string element_op, Renaming renaming) {
       for (const Renamed& name : renaming) {
         const Argument* argument = call.find(name.list_name);
         if (!argument) continue;
-        one.set(std::string(name.element_name), name.list_name == "scalars"
-                                                    ? element_of_vector(*argument, i)
-                                                    : element(*argument, i));
+        one.set(std::string(name.element_name), element(*argument, i));
       }
       if (call.num_outputs() == length) one.set_outputs({call.output(i)});
       const Values values = entry->rule(one);

@@ -20,6 +20,7 @@ from torch_tpu import _C
 from torch_tpu.compiler.attention import fuse_attention
 from torch_tpu.compiler.dynamic_family import DynamicFamily
 from torch_tpu.compiler.graph import compile_graph
+from torch_tpu.compiler.list_order import order_entries
 from torch_tpu.compiler.times import AOT
 from torch_tpu.tpu._compiler_options import split
 from torch_tpu.tpu.compiler import Options, current_compiler_options
@@ -51,6 +52,7 @@ def tpu(
     own, flags = split({**current_compiler_options(), **(options or {})}, "torch.compile")
     if own.get("fuse_attention", _C.platform_name() == "tpu"):
         fuse_attention(graph)
+    order_entries(graph)
     origin = _why_again()
     dynamic = DynamicFamily(own.get("dynamic_buckets", True))
 
