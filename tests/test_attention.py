@@ -60,6 +60,16 @@ def test_rows_that_see_nothing_are_zero() -> None:
     check(functional.scaled_dot_product_attention, *tensors, mask, gradient_strides=False)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("low", ["least", -1e9], ids=str)
+def test_rows_of_lowest_bias_see_all_keys_alike(low: Any, dtype: torch.dtype) -> None:
+    bias = torch.randn(2, 1, 5, 7, dtype=dtype)
+    bias[:, :, :2] = torch.finfo(dtype).min if low == "least" else low
+    # With a bias that wants a gradient the CPU goes by products and a softmax, which is exact here.
+    tensors = [data(2, 3, n, 8, dtype=dtype) for n in (5, 7, 7)]
+    check(functional.scaled_dot_product_attention, *tensors, bias, gradient_strides=False)
+
+
 @pytest.fixture
 def dropped() -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Attention with dropout over identity values, which shows the weights that were used."""

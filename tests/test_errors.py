@@ -122,6 +122,36 @@ WRONG: dict[str, Call] = {
     "cross_entropy shapes": lambda d: F.cross_entropy(
         ones(3, 4, device=d), ones(2, device=d, dtype=torch.int64)
     ),
+    "multi_margin_loss of a float target": lambda d: F.multi_margin_loss(
+        ones(5, 3, device=d), torch.zeros(5, device=d)
+    ),
+    "multi_margin_loss of a target of bytes": lambda d: F.multi_margin_loss(
+        ones(5, 3, device=d), torch.zeros(5, device=d, dtype=torch.uint8)
+    ),
+    "multi_margin_loss without classes": lambda d: F.multi_margin_loss(
+        ones(5, 0, device=d), torch.zeros(5, device=d, dtype=torch.int64)
+    ),
+    "multi_margin_loss of a cube": lambda d: F.multi_margin_loss(
+        ones(5, 3, 2, device=d), torch.zeros(5, device=d, dtype=torch.int64)
+    ),
+    "multi_margin_loss of other targets": lambda d: F.multi_margin_loss(
+        ones(5, 3, device=d), torch.zeros(4, device=d, dtype=torch.int64)
+    ),
+    "multi_margin_loss of other weights": lambda d: F.multi_margin_loss(
+        ones(5, 3, device=d), torch.zeros(5, device=d, dtype=torch.int64), weight=ones(4, device=d)
+    ),
+    "multilabel_margin_loss of int32": lambda d: F.multilabel_margin_loss(
+        ones(5, 3, device=d), torch.zeros(5, 3, device=d, dtype=torch.int32)
+    ),
+    "multilabel_margin_loss without classes": lambda d: F.multilabel_margin_loss(
+        ones(5, 0, device=d), torch.zeros(5, 0, device=d, dtype=torch.int64)
+    ),
+    "multilabel_margin_loss of nothing": lambda d: F.multilabel_margin_loss(
+        ones(0, device=d), torch.zeros(0, device=d, dtype=torch.int64)
+    ),
+    "multilabel_margin_loss of other targets": lambda d: F.multilabel_margin_loss(
+        ones(5, 3, device=d), torch.zeros(5, 4, device=d, dtype=torch.int64)
+    ),
     "mse of shapes": lambda d: F.mse_loss(ones(3, device=d), ones(4, 4, device=d)),
     "embedding dtype": lambda d: F.embedding(ones(2, device=d), ones(3, 3, device=d)),
     "cumsum dim": lambda d: ones(2, device=d).cumsum(1),

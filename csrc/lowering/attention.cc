@@ -150,6 +150,11 @@ Value reduced_last(Value x, Value (*reduce)(Value, const Dims&)) {
   return reduce(x, {x.rank() - 1});
 }
 
+// Sums to divide by: a row of weights which are all 0 stays so.
+Value one_for_zero(Value total) {
+  return select(eq(total, filled(total, 0)), filled(total, 1), total);
+}
+
 struct Attended {
   Value out;
   Value logsumexp;  // of each row, in the type of the softmax
@@ -173,9 +178,8 @@ Attended attended(Call& call) {
     seed = reshape(slice(words, {0}, {1}), {});
     offset = reshape(slice(words, {1}, {2}), {});
   }
-  const Value none = eq(total, filled(total, 0));
   Value out = attend(a, weights);
-  out = divide(out, along_rows(select(none, filled(total, 1), total), out.dims()));
+  out = divide(out, along_rows(one_for_zero(total), out.dims()));
   const Value query = call.tensor("query");
   Dims out_dims = query.rank() == 2 ? Dims{a.query_rows, a.value.dim(3)} : out.dims();
   Value logsumexp = add(shift, log(total));
@@ -204,15 +208,31 @@ Value gradient(Value flat, const Dims& broadcast, Value like) {
   return convert(sum_to(reshape(flat, broadcast), like.dims()), like.dtype());
 }
 
+// The softmax of the scores, once more. The forward pass's logsumexp is float32: beside scores as
+// low as a bias may make them its logarithm is lost, and then it only keeps the exponential in
+// range.
+Value weights_of(const Call& call, const Attention& a, Value s) {
+  Value shift;
+  if (a.type == ElementType::kF32) {
+    shift = reshape(call.tensor("logsumexp"), joined(a.leading, {a.query_rows}));
+    shift = convert(shift, a.type);
+  } else {
+    shift = reduced_last(s, reduce_max);
+  }
+  const Value unseen = eq(shift, filled(shift, -kInfinity));
+  shift = select(unseen, filled(shift, kInfinity), shift);  // exp(s - inf) = 0
+  const Value weights = exponential(subtract(s, along_rows(shift, s.dims())));
+  const Value bias = bias_of(call);
+  if (a.type == ElementType::kF32 && (!bias || is_bool(bias.dtype()))) return weights;
+  const Value total = one_for_zero(reduced_last(weights, reduce_sum));
+  return divide(weights, along_rows(total, s.dims()));
+}
+
 // Of query, key, value and bias, as far as they are wanted.
 Values gradients(Call& call, const std::vector<bool>& wanted) {
   const Attention a = prepare(call);
   const Value s = scores(call, a);
-  Value lse = convert(call.tensor("logsumexp"), a.type);
-  lse = reshape(lse, joined(a.leading, {a.query_rows}));
-  const Value unseen = eq(lse, filled(lse, -kInfinity));
-  lse = select(unseen, filled(lse, kInfinity), lse);  // exp(s - inf) = 0
-  const Value weights = exponential(subtract(s, along_rows(lse, s.dims())));
+  const Value weights = weights_of(call, a, s);
 
   const Dims out_dims = joined(a.leading, {a.query_rows, a.value.dim(3)});
   const Value grad = reshape(call.tensor("grad_out"), out_dims);

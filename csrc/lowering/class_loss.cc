@@ -164,6 +164,24 @@ Value as_batch(Value x, int64_t rank) {
   return x.rank() == rank ? x : sh::reshape(x, rank == 2 ? Dims{1, x.numel()} : Dims{x.numel()});
 }
 
+// The rules see to the types of results themselves, so what the meta kernels would refuse comes
+// here.
+void check_margin_operands(const Call& call, const char* what) {
+  if (call.tensor("target").dtype() != ElementType::kS64) {
+    throw InvalidArgument(std::string(what) + ": expected a target of int64");
+  }
+  const Value x = call.tensor("self");
+  const int64_t classes = x.rank() > 0 ? x.dims().back() : 1;
+  if (x.rank() > 2 || classes == 0) {
+    throw InvalidArgument(std::string(what) + ": expected scores of one or two dimensions, and " +
+                          "at least one class");
+  }
+  const Value weight = call.tensor_or_empty("weight");
+  if (weight && (weight.rank() > 1 || weight.numel() != classes)) {
+    throw InvalidArgument(std::string(what) + ": expected a weight for each class");
+  }
+}
+
 struct Margins {
   Value excess;   // margin - x[target] + x[class], (N, C)
   Value counted;  // the excess is positive and the class is not the target
@@ -192,6 +210,7 @@ bool squared_margin(const Call& call) {
 }
 
 Values multi_margin_rule(Call& call) {
+  check_margin_operands(call, "multi_margin_loss");
   const Value scores = as_batch(input(call), 2);
   const Margins m = margins(call, scores);
   Value losses = squared_margin(call) ? m.excess * m.excess : m.excess;
@@ -259,6 +278,7 @@ LabelMargins label_margins(Value scores, Value target) {
 }
 
 Values multilabel_margin_rule(Call& call) {
+  check_margin_operands(call, "multilabel_margin_loss");
   const Value original = input(call);
   const Value scores = as_batch(original, 2);
   const Value target = as_batch(sh::convert(call.tensor("target"), ElementType::kS64), 2);
