@@ -176,6 +176,7 @@ void bind_compile_step(py::module_& m) {
              });
            })
       .def("why_not", &StepProgram::why_not)
+      .def_property_readonly("has_parted", &StepProgram::has_parted)
       .def_property_readonly("num_donated", &StepProgram::num_donated)
       .def_property_readonly("num_outputs", &StepProgram::num_outputs)
       .def("text", [](const StepProgram& program) {
@@ -189,14 +190,15 @@ void bind_compile_step(py::module_& m) {
       .def(
           "finish",
           [](StepTrace& trace, const std::vector<at::Tensor>& results,
-             const std::vector<at::Tensor>& kept, const py::dict& options, bool writes) {
+             const std::vector<at::Tensor>& kept, const py::dict& options, bool writes,
+             const StepTrace::Gradients& gradients) {
             return as_torch_errors([&] {
               return std::const_pointer_cast<StepProgram>(
-                  trace.finish(results, kept, options_from(options), writes));
+                  trace.finish(results, kept, options_from(options), writes, gradients));
             });
           },
           py::arg("results"), py::arg("kept"), py::arg("options") = py::dict(),
-          py::arg("writes") = true)
+          py::arg("writes") = true, py::arg("gradients") = StepTrace::Gradients())
       .def(
           "number_input",
           [](StepTrace& trace, bool is_double) {

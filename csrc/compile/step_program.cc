@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <sstream>
 
 #include "eager/device_context.h"
 #include "eager/explain.h"
@@ -21,6 +22,11 @@ eager::NumberOperand number_of(sh::ElementType type, double value) {
 
 }  // namespace
 
+bool has_device_storage(const at::Tensor& t) {
+  return eager::is_tpu(t) && t.has_storage() && t.key_set().has(c10::DispatchKey::PrivateUse1) &&
+         !t.key_set().has(c10::DispatchKey::Python);
+}
+
 std::vector<uint64_t> gather_inputs(const std::vector<at::Tensor>& inputs,
                                     eager::CallState& state) {
   const std::vector<c10::IValue> values(inputs.begin(), inputs.end());
@@ -35,17 +41,35 @@ size_t StepProgram::num_donated() const {
                                            [](const auto& p) { return p.donated; }));
 }
 
-std::string StepProgram::why_not() const {
-  const auto storage = [&](uint32_t slot) -> const eager::DeviceStorage& {
-    return eager::device_storage(*held_[slot - num_inputs_].storage.unsafeGetStorageImpl());
+eager::DeviceStorage* StepProgram::storage_of(const Gradient& gradient) {
+  const at::Tensor& t = gradient.of.grad();
+  if (!t.defined() || !has_device_storage(t) || !gradient.form.is_of(t)) return nullptr;
+  return &eager::device_storage(t);
+}
+
+bool StepProgram::has_parted() const {
+  const auto buffer = [&](uint32_t slot) {
+    const c10::Storage& storage = held_[slot - num_inputs_].storage;
+    return eager::device_storage(*storage.unsafeGetStorageImpl()).buffer();
   };
-  for (const Same& same : same_) {
-    if (storage(same.slot).buffer() != storage(same.as).buffer()) {
-      return "tensors of one element that had the same value, such as the step counts of an "
-             "optimizer";
+  return std::any_of(same_.begin(), same_.end(),
+                     [&](const Same& same) { return buffer(same.slot) != buffer(same.as); });
+}
+
+std::string StepProgram::why_not() const {
+  if (has_parted()) {
+    return "tensors of one element that had the same value, such as the step counts of an "
+           "optimizer";
+  }
+  for (const Gradient& gradient : gradients_) {
+    if (!storage_of(gradient)) {
+      std::ostringstream sizes;
+      sizes << gradient.of.sizes();
+      return "the gradient of a tensor of " + sizes.str();
     }
   }
   for (const Held& held : held_) {
+    if (held.gradient >= 0) continue;
     const eager::DeviceStorage& one = eager::device_storage(*held.storage.unsafeGetStorageImpl());
     if (held.layout != nullptr && one.contents().layout != held.layout) {
       return "how a tensor that the step uses is laid out on the device";
@@ -54,26 +78,38 @@ std::string StepProgram::why_not() const {
   return {};
 }
 
+bool StepProgram::add_held(eager::CallState& state) const {
+  const size_t num_inputs = state.storages.size();
+  for (const Held& held : held_) {
+    eager::DeviceStorage* const storage =
+        held.gradient >= 0 ? storage_of(gradients_[static_cast<size_t>(held.gradient)])
+                           : &eager::device_storage(*held.storage.unsafeGetStorageImpl());
+    if (!storage || storage->device() != device_) return false;
+    const size_t slot = state.storages.size();
+    if (!gradients_.empty()) {
+      // Which tensors share memory is as it was.
+      if (static_cast<size_t>(state.slot(*storage)) != slot) return false;
+      if (held.layout == nullptr) state.contents[slot] = {};
+    } else {
+      const auto inputs_end = state.storages.begin() + static_cast<ptrdiff_t>(num_inputs);
+      if (std::find(state.storages.begin(), inputs_end, storage) != inputs_end) return false;
+      state.storages.push_back(storage);
+      state.contents.push_back(held.layout ? storage->contents() : eager::Contents());
+    }
+    if (held.layout != nullptr && state.contents[slot].layout != held.layout) return false;
+  }
+  return std::all_of(gradients_.begin(), gradients_.end(), [&](const Gradient& gradient) {
+    return storage_of(gradient) == state.storages[gradient.slot];
+  });
+}
+
 std::optional<std::vector<at::Tensor>> StepProgram::run(
     const std::vector<at::Tensor>& inputs, const std::vector<double>& numbers,
     const std::optional<std::string>& new_because) const {
   const eager::ScopedCallState state;
-  if (gather_inputs(inputs, *state) != key_ || numbers.size() != numbers_.size()) {
+  if (gather_inputs(inputs, *state) != key_ || numbers.size() != numbers_.size() ||
+      !add_held(*state)) {
     return std::nullopt;
-  }
-  const size_t num_inputs = state->storages.size();
-  for (const Held& held : held_) {
-    eager::DeviceStorage& storage = eager::device_storage(*held.storage.unsafeGetStorageImpl());
-    for (size_t i = 0; i < num_inputs; ++i) {
-      if (state->storages[i] == &storage) return std::nullopt;
-    }
-    state->storages.push_back(&storage);
-    if (held.layout == nullptr) {
-      state->contents.emplace_back();
-      continue;
-    }
-    state->contents.push_back(storage.contents());
-    if (state->contents.back().layout != held.layout) return std::nullopt;
   }
   for (const Same& same : same_) {
     if (state->contents[same.slot].buffer != state->contents[same.as].buffer) return std::nullopt;
@@ -104,6 +140,10 @@ std::vector<at::Tensor> StepProgram::bind(const std::vector<at::Tensor>& inputs,
   for (const Result& r : results_) {
     if (r.kind == Result::Kind::kHeld) {
       out.push_back(r.held);
+      continue;
+    }
+    if (r.kind == Result::Kind::kGradient) {
+      out.push_back(r.form.over(gradients_[r.storage].of.grad().storage()));
       continue;
     }
     at::Tensor t;

@@ -22,8 +22,11 @@ class StepProgram {
                                              const std::vector<double>& numbers,
                                              const std::optional<std::string>& new_because) const;
 
-  // Why the storages that the step keeps are not what run() expects; empty when they are.
+  // Why the storages that the step keeps, or the gradients it begins with, are not what run()
+  // expects; empty when they are.
   std::string why_not() const;
+  // Whether tensors that held one value, such as counts of steps, hold several now.
+  bool has_parted() const;
 
   // Null when the step computes nothing.
   const runtime::CompiledProgramPtr& compiled() const { return program_->executable; }
@@ -34,9 +37,10 @@ class StepProgram {
   friend class StepTrace;
 
   struct Result {
-    // A view of a new storage, of an input's, or a tensor that was there before the step.
-    enum class Kind : uint8_t { kNew, kInput, kHeld } kind = Kind::kNew;
-    uint32_t storage = 0;  // among `new_storages_`, or the input
+    // A view of a new storage, of an input's, of a gradient's, or a tensor that was there before
+    // the step.
+    enum class Kind : uint8_t { kNew, kInput, kGradient, kHeld } kind = Kind::kNew;
+    uint32_t storage = 0;  // among `new_storages_`, or the input, or the gradient
     at::Tensor held;
     TensorForm form;
   };
@@ -44,6 +48,14 @@ class StepProgram {
   struct Held {
     c10::Storage storage;
     const runtime::Layout* layout = nullptr;  // null: it is only written
+    int gradient = -1;                        // whose storage it is; then `storage` is none
+  };
+  // The gradient that a leaf has when the step begins: another tensor at every call. Its storage
+  // has this slot.
+  struct Gradient {
+    at::Tensor of;
+    TensorForm form;
+    uint32_t slot = 0;
   };
 
   // A storage that has held the same buffer as another one whenever the step began.
@@ -52,6 +64,10 @@ class StepProgram {
     bool written = false;  // both get the same new one
   };
 
+  // Null when the leaf has no gradient, or one of another form.
+  static eager::DeviceStorage* storage_of(const Gradient& gradient);
+  // Adds the storages behind those of the inputs; false when they are not as they were.
+  bool add_held(eager::CallState& state) const;
   std::vector<at::Tensor> bind(const std::vector<at::Tensor>& inputs,
                                eager::BufferList buffers) const;
 
@@ -59,12 +75,17 @@ class StepProgram {
   std::vector<uint64_t> key_;  // the inputs' signature
   size_t num_inputs_ = 0;      // storages of theirs
   std::vector<Held> held_;     // their slots follow those of the inputs
+  std::vector<Gradient> gradients_;
   std::vector<Same> same_;
   std::vector<stablehlo::ElementType> numbers_;
   std::vector<NewStorage> new_storages_;
   std::vector<Result> results_;
   eager::ProgramPtr program_;
 };
+
+// Whether the tensor's memory is the device's: it is no stand-in of PyTorch's (a fake tensor, a
+// subclass) that says so.
+bool has_device_storage(const at::Tensor& t);
 
 // Fills `state` from the inputs, and gives their signature.
 std::vector<uint64_t> gather_inputs(const std::vector<at::Tensor>& inputs, eager::CallState& state);

@@ -22,16 +22,6 @@ using eager::DeviceStorage;
 using eager::Program;
 using eager::TraceAborted;
 
-namespace {
-
-// And no stand-in of PyTorch's (a fake tensor, a subclass) that says it is on the device.
-bool has_device_storage(const at::Tensor& t) {
-  return eager::is_tpu(t) && t.has_storage() && t.key_set().has(c10::DispatchKey::PrivateUse1) &&
-         !t.key_set().has(c10::DispatchKey::Python);
-}
-
-}  // namespace
-
 StepTrace::StepTrace(std::vector<at::Tensor> inputs)
     : Trace([this] {
         program_.parameters.push_back({Program::Parameter::Kind::kRandom, false, 0});
@@ -239,6 +229,14 @@ bool StepTrace::has_taken_in(const at::Tensor& t) const {
   return slot >= 0 && bases_[static_cast<size_t>(slot)];
 }
 
+void StepTrace::add_gradients(const Gradients& gradients, StepProgram& out) const {
+  for (const auto& [leaf, gradient] : gradients) {
+    if (!has_taken_in(gradient)) continue;
+    const int slot = state_.find_slot(eager::device_storage(gradient));
+    out.gradients_.push_back({leaf, TensorForm(gradient), static_cast<uint32_t>(slot)});
+  }
+}
+
 void StepTrace::add_result(const at::Tensor& t, StepProgram& out,
                            std::vector<const c10::StorageImpl*>& places) {
   TORCH_CHECK(eager::is_tpu(t),
@@ -255,6 +253,12 @@ void StepTrace::add_result(const at::Tensor& t, StepProgram& out,
       return &eager::device_storage(input) == &storage;
     });
     r.storage = static_cast<uint32_t>(owner - inputs_.begin());
+  } else if (const auto gradient =
+                 std::find_if(out.gradients_.begin(), out.gradients_.end(),
+                              [&](const auto& g) { return static_cast<int>(g.slot) == slot; });
+             gradient != out.gradients_.end()) {
+    r.kind = StepProgram::Result::Kind::kGradient;
+    r.storage = static_cast<uint32_t>(gradient - out.gradients_.begin());
   } else if (slot >= 0 || (storage.contents().filled() && !holds_value_of_this(storage))) {
     r.kind = StepProgram::Result::Kind::kHeld;
     r.held = t;
@@ -276,11 +280,13 @@ void StepTrace::add_result(const at::Tensor& t, StepProgram& out,
 
 std::shared_ptr<const StepProgram> StepTrace::finish(const std::vector<at::Tensor>& results,
                                                      const std::vector<at::Tensor>& kept,
-                                                     const pjrt::Options& options, bool writes) {
+                                                     const pjrt::Options& options, bool writes,
+                                                     const Gradients& gradients) {
   pause();
   follow_generator();
   const auto out = std::make_shared<StepProgram>();
   std::vector<const c10::StorageImpl*> places;
+  add_gradients(gradients, *out);
   for (const at::Tensor& t : results) add_result(t, *out, places);
   for (size_t slot = 0; slot < storages_.size(); ++slot) {
     if (!bases_[slot]) continue;
@@ -298,6 +304,13 @@ std::shared_ptr<const StepProgram> StepTrace::finish(const std::vector<at::Tenso
   }
   for (size_t slot = num_inputs_; slot < storages_.size(); ++slot) {
     out->held_.push_back({storages_[slot], state_.contents[slot].layout});
+  }
+  for (size_t i = 0; i < out->gradients_.size(); ++i) {
+    const size_t slot = out->gradients_[i].slot;
+    if (slot < num_inputs_) continue;
+    StepProgram::Held& held = out->held_[slot - num_inputs_];
+    held.storage = {};
+    held.gradient = static_cast<int>(i);
   }
   for (const at::Tensor& t : kept) {
     if (!made_here(t)) continue;

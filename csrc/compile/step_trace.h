@@ -30,10 +30,13 @@ class StepTrace : public eager::Trace {
   void pause() { guard_.reset(); }
   // The program: `results` are new tensors at every call; `kept` are tensors that were made in the
   // step and stay, to be given new values at every call. `options` are XLA's flags for it.
-  // Without `writes` the storages of before keep their contents when it runs.
+  // Without `writes` the storages of before keep their contents when it runs. `gradients`: leaves
+  // and the gradients they had when the step began, which may be other tensors at every call.
+  using Gradients = std::vector<std::pair<at::Tensor, at::Tensor>>;
   std::shared_ptr<const StepProgram> finish(const std::vector<at::Tensor>& results,
                                             const std::vector<at::Tensor>& kept,
-                                            const pjrt::Options& options, bool writes = true);
+                                            const pjrt::Options& options, bool writes = true,
+                                            const Gradients& gradients = {});
   // Storages of before hold what they held; those that were made in the step, and are not kept,
   // hold nothing.
   void end();
@@ -64,6 +67,8 @@ class StepTrace : public eager::Trace {
  private:
   void take_in(const at::Tensor& t);
   bool holds_value_of_this(const eager::DeviceStorage& storage) const;
+  // Those of the gradients that the step has used.
+  void add_gradients(const Gradients& gradients, StepProgram& out) const;
   void add_result(const at::Tensor& t, StepProgram& out,
                   std::vector<const c10::StorageImpl*>& places);
   // Notices where a backward pass begins.

@@ -23,6 +23,11 @@ TensorForm::TensorForm(const at::Tensor& t)
       conj(t.is_conj()),
       neg(t.is_neg()) {}
 
+bool TensorForm::is_of(const at::Tensor& t) const {
+  return t.scalar_type() == dtype && t.sizes() == sizes && t.strides() == strides &&
+         t.storage_offset() == offset && t.is_conj() == conj && t.is_neg() == neg;
+}
+
 at::Tensor TensorForm::over(const c10::Storage& storage) const {
   at::Tensor t = at::detail::make_tensor<runtime::Pooled<c10::TensorImpl>>(
       c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1),

@@ -13,6 +13,8 @@ struct TensorForm {
   TensorForm() = default;
   explicit TensorForm(const at::Tensor& t);
 
+  bool is_of(const at::Tensor& t) const;
+
   // A tensor of this form over a storage that is there, or over a new one of `nbytes` bytes, which
   // is unfilled when `buffer` is null.
   at::Tensor over(const c10::Storage& storage) const;

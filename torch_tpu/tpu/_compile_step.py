@@ -30,6 +30,9 @@ def compile_step(
     program, and none of the Python code. Where the first call does what only first calls do it runs
     eagerly, and the second one is traced.
 
+    Batches are arguments: one that the step itself takes from an iterator would be the same at
+    every call, so such a step runs eagerly. Numbers that it counts on the host go on counting.
+
     Can be used as a decorator, with or without arguments.
 
     Args:

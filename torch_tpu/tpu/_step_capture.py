@@ -7,8 +7,9 @@ import sys
 import threading
 import traceback
 import types
+import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch.optim import Optimizer
@@ -32,13 +33,22 @@ from torch_tpu.tpu._live_objects import (
     take_back_appended,
 )
 from torch_tpu.tpu._microbatches import Microbatches
-from torch_tpu.tpu._step_entry import PLAIN, RESULT, Arguments, Entry, Place
-from torch_tpu.tpu._step_numbers import Numbers, settings
-from torch_tpu.tpu._step_optimizers import optimizers_in_place
-from torch_tpu.tpu._step_randomness import Randomness
-from torch_tpu.tpu._step_state import counts, make_state
-from torch_tpu.tpu._step_watch import (
+from torch_tpu.tpu._step_counts import Count
+from torch_tpu.tpu._step_entry import PLAIN, RESULT, Arguments, Entry, Later, Place, Update
+from torch_tpu.tpu._step_errors import (
+    DisturbedError,
     NotCapturableError,
+    NotYetError,
+    OtherOptimizersError,
+)
+from torch_tpu.tpu._step_host import changes_of_modules, others_than_counts, updates_of
+from torch_tpu.tpu._step_numbers import Numbers, settings
+from torch_tpu.tpu._step_randomness import Randomness
+from torch_tpu.tpu._step_reach import Held, stepping_in_variables
+from torch_tpu.tpu._step_sources import Sources
+from torch_tpu.tpu._step_state import counts, make_state
+from torch_tpu.tpu._step_surroundings import Surroundings
+from torch_tpu.tpu._step_watch import (
     Watch,
     adafactor_step,
     compiling_on_this_thread,
@@ -54,16 +64,8 @@ if TYPE_CHECKING:
 _OF_PYTORCH = ("_opt_called", "capturable", "_need_device_dtype_check_for_fused")
 
 
-class NotYetError(Exception):
-    """The step did what only the first ones do: it has to run eagerly once more."""
-
-
-class OtherOptimizersError(NotYetError):
-    """The optimizers that step are others than was thought."""
-
-    def __init__(self, optimizers: list[Optimizer]) -> None:
-        super().__init__("optimizers step that did not before")
-        self.optimizers = optimizers
+# As the engine says it; another thread may have done it.
+_RANDOM_STATE_SET = "the random state is set in the step"
 
 
 class Capture:
@@ -89,10 +91,16 @@ class Capture:
         self.others: list[Optimizer] = []
         self.trace = _C.StepTrace(arguments.tensors)
         self.watch = Watch()
+        objects = [o for o in arguments.leaves if not isinstance(o, torch.Tensor)]
+        self.sources = Sources([step._fn, *objects], self._refuse_source, Capture._call.__code__)
         self.modules: list[torch.nn.Module] = []
         self.stepped: list[tuple[LRScheduler, Any]] = []
         self.rates: list[tuple[dict[str, Any], torch.Tensor]] = []
-        self.numbers = self.watch.numbers = Numbers(self.trace.number_input)
+        self.numbers = self.watch.numbers = Numbers(self.trace.number_input, self.watch.refuse)
+        self.surroundings = Surroundings([step._fn, *objects])
+        # What stands for the numbers on the host that the step changes, when it has ended.
+        self.counted: list[tuple[Held, Any]] = []
+        self.grown: str | None = None  # what it has added to
         self.scalers = [(s, s._per_optimizer_states) for s in _step_scaler.existing()]
         self.value: Any = None
         self.states: dict[tuple[int, Any, str], Any] = {}
@@ -104,10 +112,14 @@ class Capture:
             try:
                 self.entry = self._trace()
             except BaseException as error:
+                if self.sources.taken is not None:
+                    step._lost = self.sources.taken
                 mine = self._owns()
                 if first or isinstance(error, (NotCapturableError, NotYetError)):
                     _forget_frames(error)
                     self.value, self.stepped, self.watch.refusal = None, [], None
+                    self.counted.clear()
+                    self.surroundings.put_back()
                     self.host.put_back(mine)
                     self._let_go_of_what_is_kept()
                 self.trace.end()
@@ -139,18 +151,33 @@ class Capture:
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
             self._take_rates(stack)
             self._watch_python(stack)
+            self.numbers.double |= any(
+                p.dtype == torch.float64
+                for optimizer in self.optimizers
+                for group in optimizer.param_groups
+                for p in group["params"]
+            )
+            counts = self.step._counts.values()
+            for held in counts:
+                if type(held.now()) not in (int, float):
+                    continue
+                stack.callback(held.put, held.now())
+                held.put(self.numbers.counted(held.now, held.what))
             try:
                 trace.begin()
-                with self.watch:
+                with self.watch, self.sources:
                     self.value = self._call()
             except Exception as error:
                 failure = error
             finally:
                 trace.pause()
+                self.counted = [(held, held.now()) for held in counts]
             if self.others:
                 raise OtherOptimizersError(self.others)
             if self.watch.refusal is not None:
                 raise self.watch.refusal
+            if trace.refusal == _RANDOM_STATE_SET and threading.active_count() > 1:
+                raise DisturbedError(trace.refusal) from failure
             if trace.refusal:
                 raise NotCapturableError(_explained(trace.refusal)) from failure
             if isinstance(failure, (NotCapturableError, NotYetError)):
@@ -158,6 +185,11 @@ class Capture:
             if failure is not None:
                 if self.watch.in_optimizer:
                     raise NotCapturableError(str(failure)) from failure
+                if self.counted and isinstance(failure, TypeError) and "Count" in str(failure):
+                    names = ", ".join(held.what for held, _ in self.counted)
+                    raise NotCapturableError(
+                        f"{names} changes in the step, which needs it as a number: {failure}"
+                    ) from failure
                 raise failure
             self.randomness.check()
             for group, rate in self.rates:
@@ -237,8 +269,14 @@ class Capture:
             for values in counts(optimizer):
                 self.trace.share_equal(values)
 
+    def _refuse_source(self, what: str) -> NoReturn:
+        self.watch.refuse(
+            f"it takes a value from {what}, which would be the same one at every call; pass the "
+            "batch to the step as an argument"
+        )
+
     def _call(self) -> Any:
-        args, kwargs = self.arguments.restored()
+        args, kwargs = self.arguments.restored(self.sources.argument)
         if self.step._accumulate == 1:
             return self.step._fn(*args, **kwargs)
         return Microbatches(self.step._fn, self.step._accumulate, traced=True).run(args, kwargs)
@@ -373,15 +411,21 @@ class Capture:
     def _finish(self, before: dict[int, tuple[torch.Tensor, torch.Tensor | None]]) -> Entry:
         trace, step, entry = self.trace, self.step, Entry()
         self.modules = _modules_with(trace.has_taken_in)
+        entry.once, entry.again = None, False
+        entry.updates, self.grown = self._check_host(entry)
         kept = self._check_modules()
         returned, entry.spec = pytree.tree_flatten(self.value)
-        results = [self._result(leaf) for leaf in returned if isinstance(leaf, torch.Tensor)]
-        entry.leaves = [RESULT if isinstance(leaf, torch.Tensor) else leaf for leaf in returned]
+        entry.leaves = [self._leaf(leaf) for leaf in returned]
+        results = [
+            self._result(leaf)
+            for leaf, kind in zip(returned, entry.leaves, strict=True)
+            if kind is RESULT
+        ]
         entry.num_results = len(results)
-        # The method is the class's again by now.
+        stepped = [scheduler for scheduler, _ in self.stepped]
         entry.after = [
             (
-                scheduler.step,
+                weakref.ref(scheduler),
                 pytree.tree_map(lambda value: self._place(value, results, entry), arguments),
             )
             for scheduler, arguments in self.stepped
@@ -405,8 +449,13 @@ class Capture:
                         "call; use torch.autograd.grad, and return it"
                     )
                 gradient = p.grad.detach()
-                kept.append(gradient)
-                entry.gradients.append((p, gradient))
+                if old is not None and trace.has_taken_in(old):
+                    # The next call begins with it: it is to be another tensor than this call's.
+                    results.append(gradient)
+                    entry.gradients.append((p, Place(len(results) - entry.num_results - 1)))
+                else:
+                    kept.append(gradient)
+                    entry.gradients.append((p, gradient))
             else:
                 entry.gradients.append((p, None))
             p.grad = None
@@ -414,26 +463,74 @@ class Capture:
         entry.key = self.arguments.key
         entry.forms = self.arguments.forms()
         entry.objects = [o for o in self.arguments.leaves if not isinstance(o, torch.Tensor)]
-        entry.optimizers = [(o, len(o.param_groups)) for o in self.optimizers]
+        entry.optimizers = [
+            (weakref.ref(o), o.state, o.param_groups, len(o.param_groups)) for o in self.optimizers
+        ]
         entry.reads = list(self.numbers.reads)
         entry.conditions = list(self.numbers.conditions)
-        entry.cells = []
+        begun = self._gradients_to_begin_with(before)
+        entry.gradients_of_before = [] if step._gradients_move else begun
+        moving = begun if step._gradients_move else []
         entry.guards = self._guards(before, {id(p) for p, _ in entry.gradients})
-        for place, optimizer in optimizers_in_place(step._fn):
-            if not any(optimizer is used for used in self.used):
-                continue
-            if isinstance(place, types.CellType):
-                entry.cells.append((place, optimizer))
-            elif place is not None and type(place[0]) is dict:
-                entry.guards.add(*place, optimizer, False)
+        entry.holders = [
+            (held._replace(value=None), weakref.ref(held.value))
+            for held in stepping_in_variables(step._fn)
+            if any(held.value is used for used in (*self.used, *stepped))
+        ]
         _, flags = split(current_compiler_options(), "torch.tpu.compile_step")
-        entry.program = trace.finish(results, kept, {**flags, **step._flags})
+        entry.program = trace.finish(results, kept, {**flags, **step._flags}, gradients=moving)
         trace.end()
+        for p, gradient in moving:
+            p.grad = gradient  # the program is about to look for it
         try:
             entry.program.wait()
         except RuntimeError as error:
             raise NotCapturableError(f"the compiler refuses the program: {error}") from error
+        if self.grown is not None:
+            step._warn_of_growth(self.grown)
         return entry
+
+    def _gradients_to_begin_with(
+        self, before: dict[int, tuple[torch.Tensor, torch.Tensor | None]]
+    ) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Those of earlier calls, or of eager code, that the step uses, with their leaves."""
+        arguments = {id(t) for t in self.arguments.tensors}
+        return [
+            (p, gradient)
+            for p, gradient in before.values()
+            if gradient is not None and id(p) not in arguments and self.trace.has_taken_in(gradient)
+        ]
+
+    def _leaf(self, value: Any) -> Any:
+        read = self.numbers.exact_read_of(value)
+        if read is not None:
+            return Later(read)
+        return RESULT if isinstance(value, torch.Tensor) else value
+
+    def _check_host(self, entry: Entry) -> tuple[list[Update], str | None]:
+        """What the step has changed beside tensors, modules and optimizers.
+
+        Returns the numbers it has changed, with what gives the new ones, and what it has added to.
+        """
+        taken = self.surroundings.taken_from()
+        if taken is not None:
+            entry.once = (
+                f"it takes values out of {taken}, which would be the same ones at every call; pass "
+                "the batch to the step as an argument"
+            )
+        if self.sources.taken is not None:
+            entry.once = (
+                f"it takes a value from {self.sources.taken}, in a generator, which would be the "
+                "same one at every call; pass the batch to the step as an argument"
+            )
+        updates = updates_of(self.counted, self.numbers, self.first)
+        if entry.once:
+            return updates, None  # the next call will do the rest itself
+        changes = [*self.surroundings.changes(), *changes_of_modules(self.modules, self.host)]
+        grown = self.surroundings.grown()
+        if others_than_counts(changes, self.first) or (self.first and grown is not None):
+            entry.again = True  # it may be that only first calls do so
+        return updates, None if self.first else grown
 
     def _result(self, t: torch.Tensor) -> torch.Tensor:
         if t.device.type != "tpu":
@@ -441,6 +538,8 @@ class Capture:
         return t.detach() if self.trace.made_here(t) else t
 
     def _place(self, value: Any, results: list[torch.Tensor], entry: Entry) -> Any:
+        if type(value) is Count:
+            raise NotCapturableError(f"{value.what} changes in the step, which a scheduler gets")
         if not isinstance(value, torch.Tensor):
             return value
         results.append(self._result(value))
@@ -510,6 +609,8 @@ class Capture:
         tensors: dict[int, torch.Tensor] = {}
         for module in self.modules:
             for name, value in vars(module).items():
+                if (id(vars(module)), name) in self.step._counts:
+                    continue
                 if isinstance(value, PLAIN):
                     guards.add(vars(module), name, value, True)
                 elif isinstance(value, torch.Tensor):
@@ -530,8 +631,6 @@ class Capture:
             for name in _step_scaler.SETTINGS:
                 guards.add(vars(scaler), name, vars(scaler)[name], True)
         for optimizer in self.optimizers:
-            guards.add(vars(optimizer), "state", optimizer.state, False)
-            guards.add(vars(optimizer), "param_groups", optimizer.param_groups, False)
             for group in optimizer.param_groups:
                 for name, value in group.items():
                     if name == "params" or isinstance(value, torch.Tensor):
@@ -557,7 +656,7 @@ class Capture:
                 guards.add_tensor(tensor, "any")
             elif gradient is None:
                 guards.add_tensor(tensor, "none")
-            elif self.trace.has_taken_in(gradient):
+            elif self.trace.has_taken_in(gradient) and not self.step._gradients_move:
                 # The one the step begins with: it may have cleared it.
                 now, tensor.grad = tensor.grad, gradient
                 guards.add_tensor(tensor, "same")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils import _pytree as pytree
 
 from torch_tpu import _C
 from torch_tpu.tpu._step_numbers import Read
+from torch_tpu.tpu._step_reach import Held
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+
+# A number on the host: where it is, and what gives the new one.
+Update = tuple[Held, Callable[[], Any]]
 
 
 class Arguments:
@@ -42,8 +47,10 @@ class Arguments:
             torch.get_autocast_dtype("tpu"),
         )
 
-    def restored(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        args, kwargs = pytree.tree_unflatten(self.leaves, self.spec)
+    def restored(
+        self, instead: Callable[[Any], Any] = lambda leaf: leaf
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        args, kwargs = pytree.tree_unflatten(map(instead, self.leaves), self.spec)
         return args, kwargs
 
     def forms(self) -> list[tuple[str, tuple[int, ...], bool]]:
@@ -68,18 +75,25 @@ class Entry:
     program: _C.StepProgram
     # Objects whose identity is part of the key, so that no other takes their place.
     objects: list[Any]
-    # Optimizers with the number of their groups.
-    optimizers: list[tuple[Optimizer, int]]
-    # Variables of functions that hold them.
-    cells: list[tuple[types.CellType, Optimizer]]
+    # Optimizers with their state and groups, and how many these are.
+    optimizers: list[tuple[weakref.ref[Optimizer], Any, list[Any], int]]
+    # Where variables and entries of dictionaries hold what steps. None of that is kept alive.
+    holders: list[tuple[Held, weakref.ref[Any]]]
     # What gives the program's numbers, and what has to hold of them.
     reads: list[Read]
     conditions: list[tuple[Callable[[], bool], bool]]
-    # What p.grad is afterwards, where it changes.
-    gradients: list[tuple[torch.Tensor, torch.Tensor | None]]
-    # Calls the step made that run on the host, afterwards: a bound method, its arguments with the
-    # tensors replaced by places among the results.
-    after: list[tuple[Callable[..., Any], Any]]
+    # What p.grad is afterwards, where it changes; it may be among the results.
+    gradients: list[tuple[torch.Tensor, torch.Tensor | Place | None]]
+    # Those the step begins with, if they are to be the very tensors of the traced call.
+    gradients_of_before: list[tuple[torch.Tensor, torch.Tensor]]
+    # Schedulers that the step has stepped, which is done on the host, afterwards: their arguments
+    # with the tensors replaced by places among the results.
+    after: list[tuple[weakref.ref[LRScheduler], Any]]
+    # Why it is good for the traced call only, if it is; whether the next one is to be traced, too.
+    once: str | None
+    again: bool
+    # Numbers on the host that the step changes: where they are, and what gives the new ones.
+    updates: list[Update]
     num_results: int
     leaves: list[Any]
     spec: Any
@@ -99,17 +113,57 @@ class Entry:
                     return f"its arguments: tensor {place} {name} {a}, was {b}"
         return "its arguments: how they are laid out on the device, or which share memory"
 
+    def gradients_have_moved(self) -> bool:
+        """Whether the step begins with other tensors as gradients than in the traced call."""
+        return any(
+            tensor.grad is not None and tensor.grad is not gradient
+            for tensor, gradient in self.gradients_of_before
+        )
+
+    def other_holder(self) -> str | None:
+        """Whether a variable holds another optimizer or scheduler than in the traced call."""
+        for holder, known in self.holders:
+            value = known()
+            if value is None or holder.now() is not value:
+                return f"{holder.what} is another one"
+        return None
+
+    def orphaned(self) -> bool:
+        """Whether an optimizer or scheduler is no more."""
+        return any(known() is None for known, *_ in self.optimizers) or any(
+            known() is None for known, _ in self.after
+        )
+
+    def obsolete(self) -> bool:
+        """Whether something has been replaced, so that the program will not be used again."""
+        return (
+            self.orphaned()
+            or any(
+                getattr(known(), "state", None) is not state
+                or getattr(known(), "param_groups", None) is not groups
+                for known, state, groups, _ in self.optimizers
+            )
+            or self.guards.obsolete()
+        )
+
     def why_not(self) -> str | None:
         """What is not as it was when the step was traced."""
-        for optimizer, groups in self.optimizers:
-            if len(optimizer.param_groups) != groups:
-                return f"the number of {type(optimizer).__name__}'s parameter groups"
-        for cell, optimizer in self.cells:
-            if _contents(cell) is not optimizer:
+        for known, state, groups, count in self.optimizers:
+            optimizer = known()
+            if optimizer is None:
                 return "an optimizer is another one"
+            if optimizer.state is not state:
+                return "state is another one"
+            if optimizer.param_groups is not groups:
+                return "param_groups is another one"
+            if len(groups) != count:
+                return f"the number of {type(optimizer).__name__}'s parameter groups"
+        other = self.other_holder()
+        if other:
+            return other
         for outcome, traced in self.conditions:
             if bool(outcome()) != traced:
-                return "what an optimizer decides by one of its settings"
+                return "what is decided by a number: a setting of an optimizer, or a count"
         return self.guards.check()
 
     def run(self, inputs: list[torch.Tensor], new: str | None = None) -> tuple[Any] | None:
@@ -117,32 +171,38 @@ class Entry:
 
         `new` says why there is the program, at its first run.
         """
+        updates = [(held, read()) for held, read in self.updates]
+        leaves = [leaf.read() if type(leaf) is Later else leaf for leaf in self.leaves]
         results = self.program.run(inputs, [read() for read in self.reads], new)
         if results is None:
             return None
-        for tensor, gradient in self.gradients:
-            tensor.grad = gradient
-        returned = iter(results[: self.num_results])
-        leaves = [next(returned) if leaf is RESULT else leaf for leaf in self.leaves]
+        for held, number in updates:
+            held.put(number)
         extra = results[self.num_results :]
-        for method, arguments in self.after:
+        for tensor, gradient in self.gradients:
+            tensor.grad = extra[gradient.index] if isinstance(gradient, Place) else gradient
+        returned = iter(results[: self.num_results])
+        leaves = [next(returned) if leaf is RESULT else leaf for leaf in leaves]
+        for scheduler, arguments in self.after:
             args, kwargs = pytree.tree_map(
                 lambda value: extra[value.index] if isinstance(value, Place) else value, arguments
             )
-            method(*args, **kwargs)
+            step = scheduler()
+            if step is not None:
+                step.step(*args, **kwargs)
         return (pytree.tree_unflatten(leaves, self.spec),)
-
-
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # the variable has been deleted
-        return None
 
 
 class Place:
     def __init__(self, index: int) -> None:
         self.index = index
+
+
+class Later:
+    """A number among the results that is another one at every call."""
+
+    def __init__(self, read: Callable[[], Any]) -> None:
+        self.read = read
 
 
 RESULT = object()

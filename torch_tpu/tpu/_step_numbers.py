@@ -10,11 +10,14 @@ the host as well, at every call and in double precision, as in eager code; what 
 from __future__ import annotations
 
 import operator
+import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.optim import Optimizer
+
+from torch_tpu.tpu._step_counts import Count
 
 Read = Callable[[], float]
 # A setting: its parameter group, and its name.
@@ -70,16 +73,25 @@ def settings(optimizer: Optimizer) -> Iterator[tuple[dict[str, Any], str, Any]]:
 class Numbers:
     """The numbers of one program. ``make`` gives a tensor that stands for a new one."""
 
-    def __init__(self, make: Callable[[bool], torch.Tensor]) -> None:
+    def __init__(
+        self, make: Callable[[bool], torch.Tensor], refuse: Callable[[str], NoReturn]
+    ) -> None:
         self._make = make
+        #: Told why the step cannot be a program, raises an exception.
+        self.refuse = refuse
+        self._thread = threading.get_ident()
+        #: Whether those that no setting of an optimizer takes part in are double precision.
+        self.double = torch.get_default_dtype() == torch.float64
         #: What gives their values, in the order in which they were made.
         self.reads: list[Read] = []
         #: Conditions: what gives an outcome, and the one that the program is made for.
         self.conditions: list[tuple[Callable[[], bool], bool]] = []
         #: The settings that are numbers here.
         self.keys: set[Key] = set()
+        # As they are read, whole numbers among them.
+        self._raw: list[Callable[[], Any]] = []
         self._tensors: list[torch.Tensor] = []
-        self._values: list[float] = []  # as they are in the call that is traced
+        self._values: list[Any] = []  # as they are in the call that is traced
         self._places: dict[int, int] = {}  # by the tensor's identity
         self._exact: set[int] = set()  # places of those that arithmetic on the host starts from
         self._known: dict[tuple[Any, ...], torch.Tensor] = {}
@@ -91,15 +103,23 @@ class Numbers:
 
     def add(self, read: Read, double: bool, exact: bool) -> torch.Tensor:
         """A new number; arithmetic with one that is ``exact`` is done on the host."""
-        return self._add(read, read(), double, exact)
+        return self._add(read, read(), double, exact, as_float=True)
 
-    def _add(self, read: Read, value: float, double: bool, exact: bool) -> torch.Tensor:
+    def _add(
+        self,
+        read: Callable[[], Any],
+        value: float,
+        double: bool,
+        exact: bool,
+        as_float: bool = False,
+    ) -> torch.Tensor:
         tensor = self._make(double)
         place = len(self.reads)
         self._values.append(value)
         self._places[id(tensor)] = place
         self._tensors.append(tensor)
-        self.reads.append(read)
+        self.reads.append(read if as_float else lambda: float(read()))
+        self._raw.append(read)
         if exact:
             self._exact.add(place)
         return tensor
@@ -107,6 +127,53 @@ class Numbers:
     def rate(self, group: dict[str, Any], double: bool) -> torch.Tensor:
         """The learning rate of a parameter group."""
         return self.add(lambda: float(group["lr"]), double, exact=False)
+
+    def on_thread(self) -> bool:
+        """Whether this is the thread on which the step is traced."""
+        return threading.get_ident() == self._thread
+
+    def counted(self, read: Callable[[], Any], what: str) -> Any:
+        """What stands for a number of Python's that the step changes."""
+        value = read()
+        if type(value) is int:
+            return Count(self, read, value, what)
+        return self._add(read, value, self.double, exact=True)
+
+    def read_of(self, value: Any) -> Callable[[], Any] | None:
+        """What gives the value, at a call, of something that stands for a number."""
+        if type(value) is Count:
+            return value.read
+        place = self._places.get(id(value))
+        return None if place is None else self._raw[place]
+
+    def exact_read_of(self, value: Any) -> Callable[[], Any] | None:
+        """The same, where it is a number of Python's in eager code as well."""
+        place = self._places.get(id(value), -1)
+        return self.read_of(value) if type(value) is Count or place in self._exact else None
+
+    def computed(self, function: Callable[..., Any], operands: tuple[Any, ...], what: str) -> Any:
+        """The result of a function of Python's numbers, one of which is a count."""
+        if not all(map(self._is_number, operands)):
+            if all(isinstance(o, (Count, torch.Tensor)) for o in operands):
+                self.refuse(
+                    f"{what} changes in the step, which computes with it on the device; pass it "
+                    "to the step as an argument, as a tensor"
+                )
+            return NotImplemented
+        reads = [self._read_of(operand) for operand in operands]
+
+        def read() -> Any:
+            return function(*(operand() for operand in reads))
+
+        value = function(*(self._value_of(operand) for operand in operands))
+        if not self.on_thread():
+            return value
+        if isinstance(value, bool):
+            self.conditions.append((read, value))
+            return value
+        if isinstance(value, int):
+            return Count(self, read, value, what)
+        return self._add(read, value, self.double, exact=True)
 
     def setting(self, group: dict[str, Any], name: str, double: bool) -> Any:
         """Another setting of a group, with tensors in place of its floats."""
@@ -125,18 +192,23 @@ class Numbers:
 
     def call(self, name: str, args: tuple[Any, ...]) -> tuple[Any] | None:
         """The result of a function of these numbers and Python's, if that is what it is."""
-        if name.endswith("_") and not name.startswith("__"):
-            return None  # it writes to its argument
+        if name.endswith("_") and not name.startswith("__"):  # it writes to its argument
+            name = name.removesuffix("_")
+            if name not in _ARITHMETIC or self._places.get(id(args[0]), -1) not in self._exact:
+                return None
+            # Such as `+=`; Python's numbers stay what they are.
+            return self.call(name, args) or (_ARITHMETIC[name](*args),)
         name = name.strip("_")
         decides = name in _DECISIONS
         function = _DECISIONS.get(name) or _ARITHMETIC.get(name)
         if function is None or not all(map(self._is_number, args)):
             return None
         places = [self._places[id(a)] for a in args if id(a) in self._places]
-        if not places or not (decides or self._exact.intersection(places)):
+        counts = any(type(a) is Count for a in args)
+        if not places or not (decides or counts or self._exact.intersection(places)):
             return None
-        key = (name, *(id(a) if isinstance(a, torch.Tensor) else (type(a), a) for a in args))
-        if not decides and key in self._known:
+        key = (name, *(id(a) if id(a) in self._places else (type(a), a) for a in args))
+        if not decides and not counts and key in self._known:
             return (self._known[key],)
         operands = [self._read_of(a) for a in args]
 
@@ -149,20 +221,22 @@ class Numbers:
             self.conditions.append((read, bool(value)))
             return (bool(value),)
         double = any(self._tensors[place].dtype == torch.float64 for place in places)
-        self._known[key] = self._add(lambda: float(read()), float(value), double, exact=True)
+        if counts:
+            return (self._add(read, float(value), double, exact=True),)
+        self._known[key] = self._add(read, float(value), double, exact=True)
         return (self._known[key],)
 
     def _is_number(self, value: Any) -> bool:
-        return type(value) in (int, float, bool) or id(value) in self._places
+        return type(value) in (int, float, bool, Count) or id(value) in self._places
 
     def _value_of(self, value: Any) -> Any:
+        if type(value) is Count:
+            return value.value
         place = self._places.get(id(value))
         return value if place is None else self._values[place]
 
     def _read_of(self, value: Any) -> Read:
-        if isinstance(value, torch.Tensor):
-            return self.reads[self._places[id(value)]]
-        return lambda: value
+        return self.read_of(value) or (lambda: value)
 
 
 def rewritten(
@@ -186,7 +260,7 @@ def rewritten(
         positional = args[3] if len(args) > 3 else None
         number: Any = kwargs.get("value", positional)
         # The form with one number for each entry takes them on the host.
-        if not _on_device(number) or len(args) < 3:
+        if not _on_device(number) or number.dim() > 0 or len(args) < 3:
             return None
         self, first, second = args[:3]
         if base.startswith("_foreach"):
@@ -206,7 +280,10 @@ def rewritten(
         return lambda: [args[0] ** exponent for exponent in args[1]]
     if base in _LISTS and len(args) == 2 and _on_device(args[1]):
         method = getattr(torch.Tensor, name.removeprefix("_foreach_"))
-        return lambda: [method(entry, args[1]) for entry in args[0]]
+        # The number is read before any entry is written.
+        mine = any(entry is args[1] for entry in args[0])
+        number = args[1].clone() if name.endswith("_") and mine else args[1]
+        return lambda: [method(entry, number) for entry in args[0]]
     return None
 
 

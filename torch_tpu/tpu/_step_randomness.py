@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torch_tpu.tpu._step_watch import NotCapturableError
+from torch_tpu.tpu._step_errors import NotCapturableError
 
 
 class Randomness:

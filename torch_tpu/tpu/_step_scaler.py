@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from torch_tpu.tpu._instance_attribute import instance_attribute
 from torch_tpu.tpu._live_objects import live_objects
-from torch_tpu.tpu._step_watch import NotCapturableError
+from torch_tpu.tpu._step_errors import NotCapturableError
 
 SETTINGS = ("_enabled", "_growth_factor", "_backoff_factor", "_growth_interval")
 

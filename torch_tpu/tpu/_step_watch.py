@@ -10,17 +10,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 
+from torch_tpu.tpu._step_errors import NotCapturableError
 from torch_tpu.tpu._step_numbers import Numbers, rewritten
-
-
-class NotCapturableError(Exception):
-    """The step does what a program cannot do."""
-
 
 # Their results are not the same at every call.
 _RANDOM = {"rand", "randn", "randint", "randperm", "normal", "bernoulli", "multinomial", "poisson"}
@@ -77,14 +73,14 @@ class Watch(TorchFunctionMode):
         given = list(tensors_in((args, kwargs)))
         strangers = [t for t in given if t.device.type == "cpu" and id(t) not in self._constants]
         if strangers and name in _READS:
-            self._refuse(
+            self.refuse(
                 f"{_name(func)} reads a tensor on the CPU, whose value may be another one at the "
                 "next call; pass what changes to the step as an argument"
             )
         result = func(*args, **kwargs)
         results = list(tensors_in((result,)))
         if strangers and any(_on_device(t) for t in (*given, *results)):
-            self._refuse(
+            self.refuse(
                 f"{_name(func)} takes a tensor on the CPU {tuple(strangers[0].shape)}, whose "
                 "values may be others at the next call; pass it to the step as an argument, or "
                 "keep it on the device"
@@ -95,7 +91,8 @@ class Watch(TorchFunctionMode):
                     self._constants[id(t)] = t
         return result
 
-    def _refuse(self, reason: str) -> None:
+    def refuse(self, reason: str) -> NoReturn:
+        """The step cannot be a program, whether or not it catches the exception."""
         self.refusal = NotCapturableError(reason)
         raise self.refusal
 
