@@ -8,6 +8,8 @@ import importlib
 import importlib.util
 import json
 import os
+import re
+import resource
 import subprocess
 import sys
 import textwrap
@@ -21,6 +23,7 @@ import subprocess_python
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from torch_tpu import __main__ as commands
 from torch_tpu import aot, plugins, tpu
 from torch_tpu.aot import __main__ as command
 from torch_tpu.export import to_stablehlo
@@ -193,16 +196,74 @@ def test_flat_inputs_and_modes(tmp_path: Path) -> None:
             # What was recorded before runs before it, and what comes after reads its result.
             (y,) = program.run([*inputs[:-1], (x.to("tpu") * 2) / 2])
             torch.testing.assert_close((y + 0).cpu(), expected)
-    with pytest.raises(
-        RuntimeError, match=r"expected input 0 to be Float\[8, 4\], got Float\[3, 4\]"
-    ):
+    wrong = (
+        r"expected the parameter 0\.weight \(input 0\) to be float32\[8, 4\], got float32\[3, 4\]"
+    )
+    with pytest.raises(RuntimeError, match=wrong):
         program.run([x, *inputs[1:]])
+    with pytest.raises(TypeError, match=r"the parameter 0\.bias \(input 1\) to be a tensor, got 3"):
+        program.run([inputs[0], 3, *inputs[2:]])  # type: ignore[list-item]
     with pytest.raises(RuntimeError, match=f"expected {len(inputs)} inputs, got 1"):
         program.run([x])
     with pytest.raises(KeyError, match=r"expected a parameter named 0\.weight in the state"):
         program.bind({})
-    with pytest.raises(TypeError, match=r"expected arguments \(args, kwargs\) of the structure"):
+    with pytest.raises(KeyError, match=r"has none; it has 0\.bias, x"):
+        program.bind({"0.bias": state["0.bias"], "x": x})
+    with pytest.raises(TypeError, match=r"export, args\[0\]; not expected: args\[1\]"):
         program.bind(model)(x, x)
+
+
+class Masked(torch.nn.Module):
+    """Arguments in containers, by name and fixed ones."""
+
+    def forward(
+        self, x: torch.Tensor, batch: dict[str, Any], *, scale: torch.Tensor, half: bool
+    ) -> torch.Tensor:
+        y = x * batch["mask"] + batch["more"][1] * scale
+        return y / 2 if half else y
+
+
+def test_messages_name_the_argument() -> None:
+    model = Masked()
+
+    def batch(**other: Any) -> dict[str, Any]:
+        return {"mask": torch.ones(2, 3), "more": [torch.ones(3), torch.ones(3)], **other}
+
+    x, named = torch.ones(2, 3), {"scale": torch.ones(()), "half": True}
+    run = aot.compile(model, "device", args=(x, batch()), kwargs=named).bind(model)
+    torch.testing.assert_close(run(x, batch(), **named).cpu(), model(x, batch(), **named))
+    cases: list[tuple[Any, Any, str]] = [
+        (batch(mask=torch.ones(3, 3)), {}, "expected args[1]['mask'] (input 1) to be "
+         "float32[2, 3], got float32[3, 3]"),
+        (batch(mask=torch.ones(2, 3).long()), {}, "to be float32[2, 3], got int64[2, 3]"),
+        (batch(mask=None), {}, "expected args[1]['mask'] (input 1) to be a tensor, got None"),
+        (batch(mask=torch.ones(2, 3).to_sparse()), {}, "expected args[1]['mask'] (input 1) to be a "
+         "dense tensor on tpu or cpu, got one of layout Sparse on cpu"),
+        (batch(more=[torch.ones(3), torch.ones(4)]), {}, "expected args[1]['more'][1] (input 3)"),
+        (batch(more=[torch.ones(3)]), {}, "; not given: args[1]['more'][1]"),
+        (batch(extra=3), {}, "; not expected: args[1]['extra']"),
+        (batch(more=(torch.ones(3), torch.ones(3))), {}, "of the structure TreeSpec("),
+        (batch(), {"scale": torch.ones(2)}, "expected kwargs['scale'] (input 4) to be float32[]"),
+        (batch(), {"half": False}, "True for kwargs['half'], which is now False; export it again"),
+        (batch(), {"half": x}, "True for kwargs['half'], which is now float32[2, 3]"),
+    ]  # fmt: skip
+    for given, other, message in cases:
+        with pytest.raises((RuntimeError, TypeError), match=re.escape(message)):
+            run(x, given, **{**named, **other})
+    with pytest.raises(
+        TypeError, match=r"not given: kwargs\['scale'\]; not expected: kwargs\['s'\]"
+    ):
+        run(x, batch(), half=True, s=torch.ones(()))
+    with pytest.raises(TypeError, match="bind: expected the model, its state dict or the exported"):
+        run.program.bind(None)  # type: ignore[arg-type]
+
+
+def test_names_of_many_arguments_are_cut_short() -> None:
+    run = aot.compile(lambda x: x[0] + x[11], "device", args=([torch.ones(2)] * 12,)).bind({})
+    with pytest.raises(
+        TypeError, match=r"args\[0\]\[7\], \.\.\. \(12 in all\); not expected: args\["
+    ):
+        run([torch.ones(2)] * 13)
 
 
 def test_file_that_others_can_write_is_not_run(tmp_path: Path) -> None:
@@ -615,10 +676,59 @@ def test_command_with_a_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_command_with_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "add.mlir"
     file.write_text(ADD)
-    assert command.main([str(file), "--topology", "v1:2x2"]) == 1
+    assert command.main([str(file), "--topology", "v1:2x2"]) == 2
     assert "expected a topology" in capsys.readouterr().err
-    assert command.main([str(tmp_path / "missing.mlir")]) == 1
-    assert "missing.mlir" in capsys.readouterr().err
+    for place, why in ((tmp_path, "Is a directory"), (tmp_path / "no" / "x", "No such file")):
+        assert command.main([str(file), "--output", str(place)]) == 2
+        assert capsys.readouterr().err.startswith(f"error: {place}: {why}")
+    # The compiler's own refusal is another thing.
+    file.write_text(ADD.replace("return", "give back"))
+    assert command.main([str(file)]) == 1
+    assert "refused the program" in capsys.readouterr().err
+
+
+def test_command_with_other_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line and status 2, whichever way the command is called, and no compiler is needed."""
+    exported, archive = tmp_path / "model.pt2", tmp_path / "other.zip"
+    torch.export.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),)), exported)
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("some", "thing")
+    broken = tmp_path / "broken.pt2"
+    with zipfile.ZipFile(exported) as good, zipfile.ZipFile(broken, "w") as bad:
+        for name in good.namelist():
+            bad.writestr(name, b"{" if name.endswith("model.json") else good.read(name))
+    contents = {
+        "empty.mlir": (b"", "got an empty file"),
+        "text.mlir": (b"hello world\n", "got something else"),
+        "bytes.mlir": (bytes(range(128, 256)), "got something else"),
+        "cut.pt2": (exported.read_bytes()[:500], "got a damaged archive"),
+    }
+    for name, (content, _) in contents.items():
+        (tmp_path / name).write_bytes(content)
+    cases = {name: message for name, (_, message) in contents.items()}
+    cases |= {"missing.mlir": "missing.mlir: No such file or directory", "": ": Is a directory"}
+    cases |= {"other.zip": "got another archive", "broken.pt2": "torch.export.load cannot read it"}
+    for name, message in cases.items():
+        for main in (command.main, lambda arguments: commands.main(["aot", *arguments])):
+            assert main([str(tmp_path / name)]) == 2
+            out, err = capsys.readouterr()
+            assert not out and err.startswith("error: ") and message in err, err
+            assert err.count("\n") == 1 and str(tmp_path / name) in err
+
+
+@needs_libtpu
+def test_command_when_the_disk_is_full(tmp_path: Path) -> None:
+    file, output = tmp_path / "add.mlir", tmp_path / "add.tpu"
+    file.write_text(ADD)
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_tpu", "aot", str(file), "--output", str(output)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (2, f"error: {output}: File too large\n")
+    assert os.listdir(tmp_path) == ["add.mlir"]
 
 
 def test_command_lists_topologies(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import stat
 import subprocess
@@ -218,7 +219,10 @@ def test_list(filled: Cache) -> None:
     table = filled.run("list", "--tier", "machine", "--sort", "program")
     lines = table.strip().splitlines()
     assert lines[0].split() == ["name", "kind", "program", "platform", "size", "age", "tier"]
-    assert f"{len(entries) // 2} entries" in lines[-1]
+    assert lines[-1].startswith(f"{len(entries) // 2} entries, ") and ";" not in lines[-1]
+    both = filled.run("list").splitlines()[-1]
+    assert both.startswith(f"{len(entries)} entries, ")
+    assert f"; {len(entries) // 2} different ones: what is in both tiers" in both
     assert "aten::sin" in table and "persistent" not in table
 
 
@@ -442,6 +446,26 @@ def test_import_checks_every_entry(filled: Cache, empty: Cache, tmp_path: Path) 
     assert "others may write to it" in empty.run("import", str(path), status=2)
     assert "expected a file" in empty.run("import", str(filled.files()[0]), status=2)
     assert "No such file" in empty.run("import", str(tmp_path / "missing"), status=2)
+
+
+def test_export_to_where_nothing_can_be_written(filled: Cache, tmp_path: Path) -> None:
+    """The message names the file that was asked for, and nothing is left behind."""
+    error = filled.run("export", str(tmp_path), status=2)
+    assert error == f"error: {tmp_path}: Is a directory\n"
+    file = tmp_path / "missing" / "programs.zip"
+    assert (
+        filled.run("export", str(file), status=2) == f"error: {file}: No such file or directory\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "torch_tpu", "cache", "export", str(tmp_path / "programs.zip")],
+        env={**os.environ, **filled.environment, **NO_PLUGIN},
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+        capture_output=True,
+        text=True,
+    )
+    full = f"error: {tmp_path / 'programs.zip'}: File too large\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", full)
+    assert os.listdir(tmp_path) == [] and os.listdir(tmp_path.parent).count(tmp_path.name) == 1
 
 
 def test_empty_and_off(empty: Cache) -> None:

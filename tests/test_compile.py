@@ -672,6 +672,37 @@ def test_an_operator_without_a_rule_runs_by_itself() -> None:
         assert len(messages) == len(set(messages)) <= (2 if call == 0 else 0)
 
 
+class Spectrum(torch.nn.Module):
+    """A layer of PyTorch's before the operator that runs by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 3)
+        self.line = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        return torch.linalg.eigvals(y).abs().sum()
+
+
+def test_the_warning_points_to_the_model() -> None:
+    """Of the forward and of the backward, which runs on a thread of autograd."""
+    model = Spectrum().to("tpu")
+    first = Spectrum.forward.__code__.co_firstlineno
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.compile(model)(torch.randn(3, 3, device="tpu")).backward()
+        tpu.synchronize()
+    found = [w for w in caught if w.category is PerformanceWarning and "program" in str(w.message)]
+    assert {str(w.message).split(" is not one program: ")[0] for w in found} == {
+        f"torch.compile: graph {str(w.message).split()[2].rstrip(',')}, {direction}"
+        for w in found[:1]
+        for direction in ("forward", "backward")
+    }
+    assert {(w.filename, w.lineno) for w in found} == {(__file__, first + 2)}
+    assert "aten::linalg_eig runs by itself, because" in str(found[0].message)
+
+
 def test_its_gradient_too() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.linalg.eig(x.cos())[0].abs().sum() * x.sum()

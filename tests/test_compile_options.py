@@ -111,6 +111,37 @@ def test_flags_the_compiler_refuses() -> None:
             pass
 
 
+@needs_cpu
+def test_a_mistyped_flag_gets_the_nearest() -> None:
+    """Of those that the compiler knows; and the message says where options are described."""
+    x = torch.rand(5, device="tpu")
+    mistyped: dict[str, Any] = {"xla_cpu_enable_fast_mat": True}
+
+    def compiled() -> None:
+        torch.compile(torch.sin, backend="tpu", options=mistyped)(x)
+
+    def one_step() -> None:
+        step = tpu.compile_step(lambda x: x + 1, options=mistyped)
+        for _ in range(2):  # the first call may run eagerly
+            step(x)
+
+    def no_device() -> None:
+        aot.compile(torch.nn.Linear(2, 2), "device", args=(torch.ones(1, 2),), flags=mistyped)
+
+    for call in (compiled, lambda: in_scope(mistyped), one_step, no_device):
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            call()
+        message = str(caught.value)
+        assert "'xla_cpu_enable_fast_mat'; did you mean xla_cpu_enable_fast_math?" in message
+        assert call is no_device or "docs/compile.md" in message
+    # A value that is refused, and a name that none is like, get no suggestion.
+    wrong: list[dict[str, Any]] = [{"xla_cpu_enable_fast_math": "perhaps"}, {"xla_no_such_flag": 1}]
+    for options in wrong:
+        with pytest.raises(RuntimeError, match=r"docs/compile\.md") as caught:
+            in_scope(options)
+        assert "did you mean" not in str(caught.value)
+
+
 @pytest.mark.parametrize("backend", [None, "tpu"])
 def test_modes_are_those_of_inductor(backend: str | None) -> None:
     how: dict[str, Any] = {} if backend is None else {"backend": backend}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from torch_tpu.testing import __main__ as command
 from torch_tpu.testing import (
     comparison,
     databases,
@@ -192,3 +193,30 @@ def test_worker_that_is_lost_is_replaced() -> None:
         assert worker.run(good).status == "crash"
         worker.limit = 0.0
         assert worker.run(good).status == "timeout"
+
+
+def test_commands_that_cannot_be_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line says why, and the status is 2."""
+    text = tmp_path / "text.jsonl"
+    text.write_text("no results\n")
+    for arguments, message in (
+        (["report", "--results", str(tmp_path / "missing")], "missing: No such file"),
+        (["report", "--results", str(tmp_path)], f"{tmp_path}: Is a directory"),
+        (["report", "--results", str(text)], f"{text}: expected results that `run` wrote"),
+        (["table", "--results", str(text), "--output", str(tmp_path / "x.md")], "expected results"),
+        (["run", "--suites", "backward", "--results", str(text)], "no case has what is asked for"),
+    ):
+        assert command.main(arguments) == 2
+        out, err = capsys.readouterr()
+        assert not out and err.startswith("error: ") and err.count("\n") == 1
+        assert message in err
+    assert os.listdir(tmp_path) == ["text.jsonl"]
+    for wrong, message in (
+        (["--shard", "3/2"], "expected I/N, from 1/N to N/N, got '3/2'"),
+        (["--ops", "abs,["], "expected regular expressions, got '['"),
+        (["--dtypes", "float31"], "got 'float31'"),
+        (["--again", "failed"], "expected some of pass, fail, crash"),
+    ):
+        with pytest.raises(SystemExit) as end:
+            command.main(["run", *wrong])
+        assert end.value.code == 2 and message in capsys.readouterr().err

@@ -187,6 +187,31 @@ def _fused(
     return program
 
 
+@pytest.mark.parametrize("mode", list(EagerMode))
+def test_factories_say_what_they_make(device: torch.device, mode: EagerMode) -> None:
+    """Their operands, if they have any, do not tell it."""
+    x = _fresh(device, 3, 4)
+    with tpu.set_eager_mode(mode), tpu.explain() as explanation:
+        made = [
+            torch.randn(3, 4, device=device, dtype=torch.bfloat16),
+            torch.full((2,), 7, device=device),
+            torch.randperm(9, device=device),
+            torch.eye(3, device=device),
+            x.new_zeros(8),
+            torch.ones_like(x, dtype=torch.int32),
+        ]
+        tpu.synchronize()
+    assert [call for program in explanation.programs for call in program.calls] == [
+        "aten::randn() -> bfloat16[3, 4]",
+        "aten::full() -> int64[2]",
+        "aten::randperm() -> int64[9]",
+        "aten::eye() -> float32[3, 3]",
+        "aten::new_zeros(float32[3, 4]) -> float32[8]",
+        "aten::ones_like(float32[3, 4]) -> int32[3, 4]",
+    ]
+    assert [t.dtype for t in made[:2]] == [torch.bfloat16, torch.int64]
+
+
 def test_fused_program(device: torch.device) -> None:
     def body(x: torch.Tensor) -> torch.Tensor:
         return (x * 2.5).sin() + x

@@ -382,7 +382,12 @@ def test_the_warning_is_said_once() -> None:
         print([level in str(w.message) for w, level in zip(caught, ("'highest'", "'high'"))])
         print([w.filename for w in caught])
     """
-    for statement in ("x @ x", "torch.nn.functional.conv2d(x[None, None], x[None, None, :2, :2])"):
+    # The line is the user's, not one of the layer's.
+    for statement in (
+        "x @ x",
+        "torch.nn.functional.conv2d(x[None, None], x[None, None, :2, :2])",
+        "torch.nn.Linear(8, 8, device='tpu')(x)",
+    ):
         out = subprocess_python.run_quietly(code.format(statement=statement)).split("\n")
         assert out[:4] == ["0", "[True, True]", "[True, True]", "['<string>', '<string>']"]
 

@@ -88,7 +88,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     action("path", _path, "show where each tier keeps its entries")
     action("stats", _stats, "count the entries and bytes of each tier, by kind and platform")
 
-    listing = action("list", _list, "list the entries")
+    listing = action("list", _list, "list the entries, those in both tiers once for each")
     listing.add_argument(
         "--sort", choices=("name", "kind", "program", "size", "age"), default="age",
         help="order; size: the largest first, age: the latest first (default: age)",
@@ -252,6 +252,9 @@ def _list(options: argparse.Namespace) -> int:
         ],
     )
     total = f"{len(entries):,} entries, {_human_size(sum(e['size'] for e in entries))}"
+    distinct = len({e["name"] for e in entries})
+    if distinct < len(entries):
+        total += f"; {distinct:,} different ones: what is in both tiers is listed for each"
     print(total if len(shown) == len(entries) else f"{len(shown):,} of {total}")
     return 0
 

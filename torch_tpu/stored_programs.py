@@ -106,16 +106,19 @@ def export(
                 wanted.add(name)
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             count = _write_archive(file, {name: places[name] for name in sorted(wanted)}, fits)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    except OSError as error:  # in words of the file that was asked for
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(target)) from None
+    finally:
+        temporary.unlink(missing_ok=True)
     return count
 
 

@@ -1,3 +1,4 @@
+#include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 
@@ -6,6 +7,7 @@
 #include "pjrt/discovery.h"
 #include "pjrt/error.h"
 #include "pjrt/executable.h"
+#include "pjrt/flag_names.h"
 #include "pjrt/topology.h"
 #include "runtime/compile_service.h"
 #include "runtime/refused_program.h"
@@ -145,6 +147,8 @@ void bind_aot(py::module_& m) {
       "keep_refused_program",
       [](const std::string& program) { return runtime::keep_refused_program(program); },
       py::arg("program"));
+  m.def("flag_suggestion", &pjrt::flag_suggestion, py::arg("plugin"), py::arg("name"),
+        py::arg("refusal"));
   m.def("compile_for_device", &compile_for_device, py::arg("stablehlo"), py::arg("flags"));
 }
 

@@ -97,17 +97,18 @@ void bind_export(py::module_& m) {
       py::arg("options"));
   py::class_<LoadedProgram, std::shared_ptr<LoadedProgram>>(m, "LoadedProgram")
       .def(py::init([](std::string name, const py::bytes& bytes, const std::vector<PyType>& inputs,
-                       const std::vector<PyType>& outputs, const PyPlaces& writes,
-                       int64_t random_count) {
+                       std::vector<std::string> input_names, const std::vector<PyType>& outputs,
+                       const PyPlaces& writes, int64_t random_count) {
              std::vector<LoadedProgram::Write> places;
              for (const auto& [output, input] : writes) places.push_back({output, input});
              const std::string_view view = bytes;
              const py::gil_scoped_release release;
              return std::make_shared<LoadedProgram>(std::move(name), view, types_from(inputs),
-                                                    types_from(outputs), places, random_count);
+                                                    std::move(input_names), types_from(outputs),
+                                                    places, random_count);
            }),
-           py::arg("name"), py::arg("executable"), py::arg("inputs"), py::arg("outputs"),
-           py::arg("writes"), py::arg("random_count"))
+           py::arg("name"), py::arg("executable"), py::arg("inputs"), py::arg("input_names"),
+           py::arg("outputs"), py::arg("writes"), py::arg("random_count"))
       .def(
           "__call__",
           [](const LoadedProgram& program, const std::vector<at::Tensor>& inputs) {

@@ -23,6 +23,9 @@ size_t nbytes_of(const LoadedProgram::Type& type) {
   return runtime::intern_layout(array_type(type))->nbytes;
 }
 
+// As Python has it: "float32".
+std::string_view name_of(c10::ScalarType dtype) { return c10::getDtypeNames(dtype).first; }
+
 // Whether two tensors lie in a storage at places that may be the same.
 bool overlap(const at::Tensor& a, const at::Tensor& b) {
   if (!a.storage().is_alias_of(b.storage()) || a.numel() == 0 || b.numel() == 0) return false;
@@ -40,9 +43,14 @@ bool overlap(const at::Tensor& a, const at::Tensor& b) {
 }  // namespace
 
 LoadedProgram::LoadedProgram(std::string name, std::string_view bytes, std::vector<Type> inputs,
-                             const std::vector<Type>& outputs, std::span<const Write> writes,
-                             int64_t random_count)
-    : name_(std::move(name)), inputs_(std::move(inputs)), outputs_(outputs) {
+                             std::vector<std::string> names, const std::vector<Type>& outputs,
+                             std::span<const Write> writes, int64_t random_count)
+    : name_(std::move(name)),
+      inputs_(std::move(inputs)),
+      names_(std::move(names)),
+      outputs_(outputs) {
+  TORCH_CHECK(names_.size() == inputs_.size(), name_, ": expected a name for each of ",
+              inputs_.size(), " inputs, got ", names_.size());
   Program program;
   for (size_t i = 0; i < inputs_.size(); ++i) {
     // A slot for each, though two may be views of one storage.
@@ -75,12 +83,15 @@ LoadedProgram::LoadedProgram(std::string name, std::string_view bytes, std::vect
 at::Tensor LoadedProgram::fit(size_t place, const at::Tensor& input, int device) const {
   const Type& type = inputs_[place];
   TORCH_CHECK(input.scalar_type() == type.dtype && input.sizes() == type.sizes, name_,
-              ": expected input ", place, " to be ", c10::toString(type.dtype),
-              at::IntArrayRef(type.sizes), ", got ", c10::toString(input.scalar_type()),
-              input.sizes());
+              ": expected ", names_[place], " (input ", place, ") to be ", name_of(type.dtype),
+              at::IntArrayRef(type.sizes), ", got ", name_of(input.scalar_type()), input.sizes());
+  TORCH_CHECK(input.layout() == at::kStrided && (eager::is_tpu(input) || input.is_cpu()), name_,
+              ": expected ", names_[place], " (input ", place,
+              ") to be a dense tensor on tpu or cpu, got one of layout ", input.layout(), " on ",
+              input.device());
   if (eager::is_tpu(input)) {
     TORCH_CHECK(input.device().index() == device, name_, ": expected all inputs on tpu:", device,
-                ", got input ", place, " on ", input.device());
+                ", got ", names_[place], " (input ", place, ") on ", input.device());
     const eager::Contents contents = eager::device_storage(input).contents();
     if (contents.filled() && contents.layout->type == array_type(type) && input.is_contiguous() &&
         input.storage_offset() == 0 && !input.is_conj() && !input.is_neg()) {
@@ -111,9 +122,10 @@ void LoadedProgram::check_written(const std::vector<at::Tensor>& inputs) const {
     if (output.slot < 0) continue;
     const auto written = static_cast<size_t>(output.slot);
     for (size_t i = 0; i < inputs.size(); ++i) {
-      TORCH_CHECK(i == written || !overlap(inputs[i], inputs[written]), name_, ": expected input ",
-                  written, ", which the program writes, to share no memory with another input, ",
-                  "got memory of input ", i, "; pass a copy of one of them");
+      TORCH_CHECK(i == written || !overlap(inputs[i], inputs[written]), name_, ": expected ",
+                  names_[written], " (input ", written,
+                  "), which the program writes, to share no memory with another input, ",
+                  "got memory of ", names_[i], " (input ", i, "); pass a copy of one of them");
     }
   }
 }

@@ -26,11 +26,12 @@ class LoadedProgram {
   };
 
   // `bytes` is an executable of this process's plugin; the types are those of the program's
-  // row-major arrays. With a `random_count`, the program has one more input, the generator's state.
-  // Throws pjrt::Error when the plugin refuses the bytes.
+  // row-major arrays, and `names` say for messages what the inputs are. With a `random_count`, the
+  // program has one more input, the generator's state. Throws pjrt::Error when the plugin refuses
+  // the bytes.
   LoadedProgram(std::string name, std::string_view bytes, std::vector<Type> inputs,
-                const std::vector<Type>& outputs, std::span<const Write> writes,
-                int64_t random_count);
+                std::vector<std::string> names, const std::vector<Type>& outputs,
+                std::span<const Write> writes, int64_t random_count);
 
   // Runs it. Inputs that are on the CPU, or in another order in memory, are copied first. Those
   // that the program writes are written in place, and are the outputs that stand for them; it is an
@@ -44,6 +45,7 @@ class LoadedProgram {
 
   const std::string name_;
   const std::vector<Type> inputs_;
+  const std::vector<std::string> names_;  // of the inputs
   const std::vector<Type> outputs_;
   eager::ProgramPtr program_;
 };

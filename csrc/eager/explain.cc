@@ -252,7 +252,8 @@ void explain_call(const OperatorInfo& info, std::span<const c10::IValue> argumen
     case EagerMode::kDeferAndFuse:
       return;  // recorded: see explain_graph()
   }
-  note.calls = std::make_shared<const std::vector<std::string>>(1, describe_call(info, arguments));
+  note.calls =
+      std::make_shared<const std::vector<std::string>>(1, describe_call(info, arguments, *program));
   note.program = program->executable;
   note.known = miss == nullptr;
   if (miss) {

@@ -392,7 +392,8 @@ History& history() {
 
 }  // namespace
 
-std::string describe_call(const OperatorInfo& info, std::span<const c10::IValue> arguments) {
+std::string describe_call(const OperatorInfo& info, std::span<const c10::IValue> arguments,
+                          const Program& program) {
   std::ostringstream out;
   out << info.qualified() << '(';
   const char* separator = "";
@@ -409,6 +410,14 @@ std::string describe_call(const OperatorInfo& info, std::span<const c10::IValue>
     }
   }
   out << ')';
+  const bool has_operands = *separator != '\0';
+  if (has_operands && info.device_argument < 0) return out.str();
+  separator = " -> ";
+  for (const Program::NewTensor& t : program.tensors) {
+    if (t.output < 0) continue;
+    out << separator << name_of(t.dtype) << at::IntArrayRef(t.sizes);
+    separator = ", ";
+  }
   return out.str();
 }
 
@@ -420,7 +429,7 @@ std::string note_signature(const OperatorInfo& info, std::span<const c10::IValue
   form.moves = !state.moving.empty();
   form.float_type = state.key[0] >> 56;
   form.precision = state.precision();
-  form.name = describe_call(info, arguments);
+  form.name = describe_call(info, arguments, program);
   Describer describer(info, all_known, state, form);
   for (size_t i = 0; i < info.arguments.size(); ++i) describer.argument(i, arguments[i]);
 

@@ -9,8 +9,10 @@
 
 namespace torch_tpu::eager {
 
-// A call for people: operator, dtypes and shapes.
-std::string describe_call(const OperatorInfo& info, std::span<const c10::IValue> arguments);
+// A call for people: operator, dtypes and shapes. Of a factory, whose operands say little, what its
+// `program` makes as well.
+std::string describe_call(const OperatorInfo& info, std::span<const c10::IValue> arguments,
+                          const Program& program);
 
 // Remembers the call that `program` was made for. The latest forms of each operator are kept. If
 // `wanted`, gives the first difference to the nearest of them; empty when there is none.

@@ -8,6 +8,7 @@
 
 #include "cache/program_cache.h"
 #include "pjrt/error.h"
+#include "pjrt/flag_names.h"
 #include "runtime/compile_pool.h"
 #include "runtime/compile_progress.h"
 #include "runtime/host_cpu.h"
@@ -205,6 +206,37 @@ std::shared_ptr<pjrt::Executable> compile_apart(const std::string& stablehlo_tex
   return executable;
 }
 
+namespace {
+
+// The compiler's words when it does not compile with these options; else empty.
+std::string refusal_of(const pjrt::Options& options) {
+  try {
+    Runtime::get().client().compile(kEmptyProgram, compile_options(options));
+    return "";
+  } catch (const pjrt::Error& error) {
+    constexpr std::string_view kOperation = "[compile] ";
+    std::string_view message = error.what();
+    if (message.starts_with(kOperation)) message.remove_prefix(kOperation.size());
+    while (message.ends_with('\n') || message.ends_with('.')) message.remove_suffix(1);
+    return std::string(message);
+  }
+}
+
+std::string refused_option(const std::string& name, const pjrt::Option& value,
+                           const std::string& why) {
+  Runtime& runtime = Runtime::get();
+  const std::string near = pjrt::flag_suggestion(
+      runtime.client().plugin()->path(), name,
+      [](const std::string& flag, const std::string& set) { return refusal_of({{flag, set}}); });
+  return "[compile options] the compiler of " + runtime.platform() + " refuses the option " + name +
+         " = " + pjrt::to_string(value) + ": " + why + near +
+         (near.empty() ? "; options" : " Options") +
+         " are XLA's flags by their names, with values of their types, and those that "
+         "torch.tpu.compiler.OPTIONS lists (docs/compile.md)";
+}
+
+}  // namespace
+
 void check_options(const pjrt::Options& options) {
   static std::mutex mutex;
   static std::set<std::pair<std::string, pjrt::Option>> accepted;
@@ -214,14 +246,8 @@ void check_options(const pjrt::Options& options) {
       const std::lock_guard lock(mutex);
       if (accepted.contains({name, value})) continue;
     }
-    try {
-      Runtime::get().client().compile(kEmptyProgram, compile_options({{name, value}}));
-    } catch (const pjrt::Error& error) {
-      throw CompileError(
-          "[compile options] the compiler of " + Runtime::get().platform() +
-          " refuses the option " + name + " = " + pjrt::to_string(value) +
-          "; options are XLA's flags by their names, with values of their types: " + error.what());
-    }
+    const std::string refused = refusal_of({{name, value}});
+    if (!refused.empty()) throw CompileError(refused_option(name, value, refused));
     const std::lock_guard lock(mutex);
     accepted.emplace(name, value);
   }

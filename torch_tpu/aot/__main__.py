@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import zipfile
 from pathlib import Path
@@ -12,11 +13,14 @@ from typing import Any
 from torch_tpu import aot
 from torch_tpu.aot._figures import peak_of, scaled
 from torch_tpu.byte_sizes import in_bytes
+from torch_tpu.command_line import in_words, status_of
 
 _EPILOG = """FILE is one of
   a model saved by torch.export.save (.pt2),
   a StableHLO program, as text or bytecode (.mlir),
-  a program that was compiled before (--output): its figures are printed again."""
+  a program that was compiled before (--output): its figures are printed again.
+
+Exit status: 0 done, 1 the compiler refused the program, 2 it could not be done."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,8 +37,20 @@ def main(argv: list[str] | None = None) -> int:
         default="v5e:2x2",
         help="a kind and number of TPUs, or 'device' for this machine's; default: %(default)s",
     )
-    parser.add_argument("--replicas", type=int, default=1, metavar="N")
-    parser.add_argument("--partitions", type=int, default=1, metavar="N")
+    parser.add_argument(
+        "--replicas",
+        type=int,
+        default=1,
+        metavar="N",
+        help="copies of the program, each with data of its own; default: 1",
+    )
+    parser.add_argument(
+        "--partitions",
+        type=int,
+        default=1,
+        metavar="N",
+        help="devices over which each is partitioned; default: 1",
+    )
     parser.add_argument(
         "--flag",
         action="append",
@@ -52,20 +68,17 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if arguments.file is None:
         parser.error("the following arguments are required: FILE")
+    return status_of(lambda: _run(arguments))
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         program = _program(arguments)
-        if arguments.output:
-            program.save(arguments.output)
-    except (
-        aot.CompileError,
-        ImportError,
-        NotImplementedError,
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:
-        print(error, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+    except aot.CompileError as error:
+        print(in_words(error), file=sys.stderr)
         return 1
+    if arguments.output:
+        program.save(arguments.output)
     if arguments.json:
         print(json.dumps(program.summary(), indent=2))
     else:
@@ -77,13 +90,13 @@ def _program(arguments: argparse.Namespace) -> aot.CompiledProgram:
     path = Path(arguments.file)
     source: Any = path.read_bytes()
     if source.startswith(b"PK"):
-        with zipfile.ZipFile(path) as file:
-            is_compiled = "program.json" in file.namelist()
-        if is_compiled:
+        with _opened(path) as file:
+            names = file.namelist()
+        if "program.json" in names:
             return aot.CompiledProgram.load(path)
-        import torch
-
-        source = torch.export.load(path)
+        source = _exported(path, names)
+    elif not source.startswith(_BYTECODE) and b"func.func" not in source:
+        raise _something_else(path, "an empty file" if not source else "something else")
     return aot.compile(
         source,
         arguments.topology,
@@ -91,6 +104,44 @@ def _program(arguments: argparse.Namespace) -> aot.CompiledProgram:
         num_partitions=arguments.partitions,
         flags=dict(arguments.flag),
     )
+
+
+# How MLIR's bytecode begins.
+_BYTECODE = b"ML\xefR"
+
+
+def _something_else(path: Path, found: str) -> ValueError:
+    return ValueError(
+        f"[aot] {path}: expected a StableHLO program (text or bytecode), a model saved by "
+        f"torch.export.save or a program saved by --output, got {found}"
+    )
+
+
+def _opened(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except zipfile.BadZipFile:
+        raise _something_else(path, "a damaged archive") from None
+
+
+def _exported(path: Path, names: list[str]) -> Any:
+    """A model that torch.export.save wrote."""
+    import torch
+
+    if not any(
+        name.endswith(("archive_format", "serialized_exported_program.json")) for name in names
+    ):
+        raise _something_else(path, "another archive")
+    logging.disable(logging.WARNING)  # torch.export prints the traceback of what is raised here
+    try:
+        return torch.export.load(path)
+    except Exception as error:
+        raise ValueError(
+            f"[aot] {path}: torch.export.load cannot read it: it is damaged, or another version of "
+            f"PyTorch wrote it; this is {torch.__version__}"
+        ) from error
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _flag(text: str) -> tuple[str, bool | int | float | str]:

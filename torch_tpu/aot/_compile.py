@@ -13,7 +13,7 @@ import torch
 from torch_tpu import _C
 from torch_tpu.aot._program import CompiledProgram, Identity, Memory
 from torch_tpu.aot._run import content_of
-from torch_tpu.aot._topology import DEVICE_NAMES, Topology, device_topology, open_topology
+from torch_tpu.aot._topology import DEVICE_NAMES, Topology, device_topology, libtpu, open_topology
 from torch_tpu.export import StableHLOProgram, name_of, to_stablehlo
 from torch_tpu.export._interface import Interface
 from torch_tpu.tpu._compiler_options import flags_only
@@ -246,21 +246,23 @@ def _check_flags(compiler: _Compiler, flags: dict[str, Any], topology: str) -> N
     One by one: the compiler's message need not name the flag.
     """
 
-    def refusal(flags: dict[str, Any]) -> _C.AotError | None:
+    def refusal(flags: dict[str, Any]) -> str:
         try:
             compiler(_PLAIN, flags)
         except _C.AotError as error:
-            return error
-        return None
+            return _message(error)
+        return ""
 
     if not flags or refusal({}):
         return
+    plugin = _C.plugin_path() if topology in DEVICE_NAMES else libtpu()
     for name, value in flags.items():
-        if error := refusal({name: value}):
+        if says := refusal({name: value}):
+            near = _C.flag_suggestion(plugin, name, lambda flag, text: refusal({flag: text}))
             raise ValueError(
                 f"torch.tpu.aot.compile: the compiler for {topology} refuses the flag {name} = "
                 f"{value!r}; flags are XLA's, by their names, with values of their types. It says: "
-                f"{_message(error)}"
+                f"{says}{near}"
             )
 
 

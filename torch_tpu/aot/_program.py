@@ -209,7 +209,20 @@ class CompiledProgram:
             MismatchError: It was compiled for another device or by another plugin.
             PermissionError: It is from a file that others can write; see `load`.
         """
-        return self._loaded(list(inputs))
+        given = list(inputs)
+        for place, value in enumerate(given):
+            if not isinstance(value, torch.Tensor):
+                raise self._no_tensor(place, value)
+        return self._loaded(given)
+
+    def _no_tensor(self, place: int, value: object) -> TypeError:
+        names = [] if self.interface is None else self.interface.input_names()
+        what = f"{names[place]} (input {place})" if place < len(names) else f"input {place}"
+        return TypeError(f"{self._loaded_name}: expected {what} to be a tensor, got {value!r}")
+
+    @property
+    def _loaded_name(self) -> str:
+        return f"{self.name}, compiled ahead of time"
 
     def bind(self, state: State) -> BoundProgram:
         """The program as a function of the model's arguments.
@@ -232,10 +245,13 @@ class CompiledProgram:
         if self._distrust is not None:
             raise PermissionError(self._distrust)
         self.check_device()
+        names = self.interface.input_names()
+        inputs = [v for v in self.interface.inputs if v.kind != "rng_state"]
         return _C.LoadedProgram(
-            "a program compiled ahead of time",
+            self._loaded_name,
             self._executable,
-            [(v.dtype, list(v.shape)) for v in self.interface.inputs if v.kind != "rng_state"],
+            [(v.dtype, list(v.shape)) for v in inputs],
+            names[: len(inputs)],
             [(v.dtype, list(v.shape)) for v in self.interface.outputs],
             list(self.interface.writes),
             self.interface.random_count,
@@ -274,6 +290,10 @@ class CompiledProgram:
                 for name, part in parts.items():
                     file.writestr(name, part)
             os.replace(temporary, target)
+        except OSError as error:  # in words of the file that was asked for
+            if error.errno is None:
+                raise
+            raise OSError(error.errno, error.strerror, os.fspath(target)) from None
         finally:
             temporary.unlink(missing_ok=True)
 

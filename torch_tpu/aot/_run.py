@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from torch_tpu.export._interface import STATE, Interface, Value
+from torch_tpu.export._interface import STATE, Interface, Value, dtype_name, in_words
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -73,10 +74,11 @@ def bind(program: CompiledProgram, state: State) -> BoundProgram:
         assert value.target is not None
         tensor = named.get(value.target)
         if tensor is None:
-            tensor = _constant(program, value)
+            tensor = _constant(program, value, named)
         if tuple(tensor.shape) != value.shape or tensor.dtype != value.dtype:
             raise ValueError(
-                f"[aot] expected {value}, the state has {tensor.dtype}{list(tensor.shape)}"
+                f"[aot] expected the {value.kind} {value.target} to be "
+                f"{dtype_name(value.dtype)}{list(value.shape)}, the state has {in_words(tensor)}"
             )
         held[place] = tensor.detach().to("tpu")
     return BoundProgram(program, program.interface, held)
@@ -90,16 +92,27 @@ def _named_tensors(state: State) -> Mapping[str, torch.Tensor]:
         }
     if isinstance(state, Mapping):
         return state
+    if not isinstance(state, torch.export.ExportedProgram):
+        raise TypeError(
+            "[aot] bind: expected the model, its state dict or the exported program, got "
+            f"{type(state).__name__}"
+        )
     return {**state.constants, **state.state_dict}
 
 
-def _constant(program: CompiledProgram, value: Value) -> torch.Tensor:
+def _constant(
+    program: CompiledProgram, value: Value, named: Mapping[str, torch.Tensor]
+) -> torch.Tensor:
     """The value that came with the program."""
     assert value.target is not None
     content = program._constants.get(value.target)
     if content is None:
+        others = [name for name, tensor in named.items() if tensor is not None]
+        near = difflib.get_close_matches(value.target, others, n=3) or others[:3]
+        more = f" and {len(others) - len(near)} more" if len(others) > len(near) else ""
         raise KeyError(
             f"[aot] expected a {value.kind} named {value.target} in the state, which has none"
+            f"{'; it has ' + ', '.join(near) + more if near else ''}"
         )
     if not content:
         return torch.empty(value.shape, dtype=value.dtype)

@@ -81,7 +81,7 @@ def open_topology(name: str) -> _C.AotTopology:
     if match is None or match["kind"] not in _SIZES:
         raise ValueError(_expected(name))
     try:
-        return _C.AotTopology(_libtpu(), name)
+        return _C.AotTopology(libtpu(), name)
     except _C.AotError as error:
         if error.code != "INVALID_ARGUMENT":
             raise
@@ -97,7 +97,8 @@ def _expected(name: str) -> str:
     )
 
 
-def _libtpu() -> str:
+def libtpu() -> str:
+    """The compiler for TPUs. Raises ImportError where it is not installed."""
     candidates, _ = plugins.find_plugins()
     if not candidates:
         raise ImportError(

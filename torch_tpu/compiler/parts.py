@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import threading
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.node import map_arg
 
 from torch_tpu import _C, tpu
-from torch_tpu._warnings import PerformanceWarning
+from torch_tpu._warnings import warn_at_user_line
 from torch_tpu.compiler.replay import (
     OwnTensors,
     Replay,
@@ -115,11 +114,10 @@ class Parts:
                 return
             self._said.add(node.target)
         reason = str(error).split("\n", 1)[0]
-        warnings.warn(
-            f"torch.compile: {self.name} is not one program: {node.format_node()} runs by itself, "
+        warn_at_user_line(
+            f"torch.compile: {self.name} is not one program: {_call_of(node)} runs by itself, "
             f"because {reason}{where(node)}",
-            PerformanceWarning,
-            stacklevel=2,
+            trace=node.stack_trace,
         )
 
 
@@ -274,6 +272,14 @@ def is_on_host(result: object) -> bool:
     if not isinstance(value, torch.Tensor) or not isinstance(result, Node):
         return False
     return bool(value.device.type == "cpu") and not _is_random_position(result)
+
+
+def _call_of(node: Node) -> str:
+    """What a node calls, as people know it."""
+    target = node.args[1] if _is_effect(node) else node.target
+    if isinstance(target, torch._ops.OpOverload):
+        return target.name()
+    return f"{getattr(target, '__name__', target)} ({node.name})"
 
 
 def _is_random_position(node: Node) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -89,22 +90,38 @@ class Interface:
                 "[aot] the structure of this program's arguments could not be written down; call "
                 "it with the flat list of its inputs (run)"
             )
-        expected = pytree.treespec_loads(self.in_spec)
+        expected = self._in_spec
+        assert expected is not None
         names = list(expected.children()[1].context or ())
         ordered = {name: kwargs[name] for name in names if name in kwargs}
         ordered.update(kwargs)
         flat, given = pytree.tree_flatten((tuple(args), ordered))
         if given != expected:
-            raise TypeError(
-                f"[aot] expected arguments (args, kwargs) of the structure {expected}, got {given}"
-            )
-        for leaf, value in zip(self.arguments, flat, strict=True):
-            if leaf.place is None and value != leaf.value:
+            raise structure_error("[aot]", expected, given)
+        for at, (leaf, value) in enumerate(zip(self.arguments, flat, strict=True)):
+            if leaf.place is None and not is_same(leaf.value, value):
                 raise TypeError(
-                    f"[aot] the program was exported with {leaf.value!r} for an argument that is "
-                    f"now {value!r}; export it again with that value"
+                    f"[aot] the program was exported with {leaf.value!r} for "
+                    f"{argument_names(expected)[at]}, which is now {in_words(value)}; export it "
+                    "again with that value"
                 )
         return flat
+
+    @functools.cached_property
+    def _in_spec(self) -> pytree.TreeSpec | None:
+        return None if self.in_spec is None else pytree.treespec_loads(self.in_spec)
+
+    def input_names(self) -> list[str]:
+        """What the inputs are, for messages: "the parameter head.weight", "args[0]['mask']"."""
+        names = [
+            f"the {value.kind} {value.target}" if value.kind in STATE else value.name
+            for value in self.inputs
+        ]
+        if self._in_spec is not None:
+            for leaf, name in zip(self.arguments, argument_names(self._in_spec), strict=True):
+                if leaf.place is not None:
+                    names[leaf.place] = name
+        return names
 
     def unflatten(self, flat: list[Any]) -> Any:
         """The results of a call in the model's structure; flat where that is not known."""
@@ -138,6 +155,56 @@ class Interface:
             in_spec=value["in_spec"],
             out_spec=value["out_spec"],
         )
+
+
+_NAMES_IN_A_MESSAGE = 8
+
+
+def argument_names(spec: pytree.TreeSpec) -> list[str]:
+    """The places of the leaves of (args, kwargs), as torch.export writes them: args[0]['mask']."""
+    places = list(range(spec.num_leaves))
+    try:
+        paths, _ = pytree.tree_flatten_with_path(pytree.tree_unflatten(places, spec))
+    except ValueError:  # a type that was registered without names for what it holds
+        return [f"argument {place} of the flat ones" for place in places]
+    roots = {"[0]": "args", "[1]": "kwargs"}
+    return [roots[pytree.keystr(path[:1])] + pytree.keystr(path[1:]) for path, _ in paths]
+
+
+def structure_error(operation: str, expected: pytree.TreeSpec, given: pytree.TreeSpec) -> TypeError:
+    """Which arguments of a call are missing, and which are not expected."""
+    wanted, got = argument_names(expected), argument_names(given)
+    missing = [name for name in wanted if name not in set(got)]
+    surplus = [name for name in got if name not in set(wanted)]
+    if not missing and not surplus:  # a list for a tuple, for example
+        return TypeError(
+            f"{operation} expected arguments (args, kwargs) of the structure {expected}, got "
+            f"{given}"
+        )
+    text = f"{operation} expected the arguments of the export, {_listed(wanted)}"
+    if missing:
+        text += f"; not given: {_listed(missing)}"
+    if surplus:
+        text += f"; not expected: {_listed(surplus)}"
+    return TypeError(text)
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) <= _NAMES_IN_A_MESSAGE:
+        return ", ".join(names) or "of which there are none"
+    return f"{', '.join(names[:_NAMES_IN_A_MESSAGE])}, ... ({len(names)} in all)"
+
+
+def is_same(fixed: object, given: object) -> bool:
+    """Whether an argument has the value that a graph was exported with."""
+    return not isinstance(given, torch.Tensor) and bool(fixed == given)
+
+
+def in_words(value: object) -> str:
+    """What was given, for a message: a tensor as float32[2, 4], else the value."""
+    if isinstance(value, torch.Tensor):
+        return f"{dtype_name(value.dtype)}{list(value.shape)}"
+    return repr(value)
 
 
 def dtype_name(dtype: torch.dtype) -> str:

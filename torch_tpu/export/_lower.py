@@ -12,7 +12,17 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torch_tpu import _C
-from torch_tpu.export._interface import Interface, Leaf, Value, dump_spec
+from torch_tpu.export._interface import (
+    Interface,
+    Leaf,
+    Value,
+    argument_names,
+    dtype_name,
+    dump_spec,
+    in_words,
+    is_same,
+    structure_error,
+)
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -152,7 +162,7 @@ def _inputs_of(
     program: ExportedProgram, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
 ) -> _Inputs:
     placeholders = program.graph_module.graph.find_nodes(op="placeholder")
-    given: Iterator[Any] | None = None
+    given: Iterator[tuple[str, Any]] | None = None
     if args is not None or kwargs is not None:
         given = iter(_flat_arguments(program, args or (), kwargs or {}))
     inputs = _Inputs()
@@ -166,29 +176,29 @@ def _inputs_of(
         # A tensor has an example; of other values the signature has the value itself.
         value = node.meta.get("val", getattr(spec.arg, "value", None))
         if kind == "user_input" and given is not None:
-            value = _argument(node, value, next(given))
+            value = _argument(value, *next(given))
         inputs.add(node, "constant" if kind == "constant_tensor" else kind, spec.target, value)
     return inputs
 
 
 def _flat_arguments(
     program: ExportedProgram, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> list[Any]:
+) -> list[tuple[str, Any]]:
+    """With their names."""
     flat, spec = pytree.tree_flatten((tuple(args), dict(kwargs)))
-    if spec != program.call_spec.in_spec:
-        raise TypeError(
-            f"[export] expected arguments (args, kwargs) of the structure "
-            f"{program.call_spec.in_spec}, got {spec}"
-        )
-    return flat
+    expected = program.call_spec.in_spec
+    if spec != expected:
+        raise structure_error("[export]", expected, spec)
+    return list(zip(argument_names(expected), flat, strict=True))
 
 
-def _argument(node: Node, example: object, given: object) -> object:
+def _argument(example: object, name: str, given: object) -> object:
     """The argument that takes the example's place. What is fixed in the graph must agree."""
     if not isinstance(example, torch.Tensor):
-        if not isinstance(example, torch.SymInt) and example != given:
+        if not isinstance(example, torch.SymInt) and not is_same(example, given):
             raise ValueError(
-                f"[export] the graph was exported with {example!r} for {node.name}, got {given!r}"
+                f"[export] the graph was exported with {example!r} for {name}, got "
+                f"{in_words(given)}"
             )
         return given
     if (
@@ -200,10 +210,10 @@ def _argument(node: Node, example: object, given: object) -> object:
             for size, wanted in zip(example.shape, given.shape, strict=True)
         )
     ):
-        got = f"{given.dtype}{list(given.shape)}" if isinstance(given, torch.Tensor) else given
+        sizes = ", ".join(map(str, example.shape))
         raise ValueError(
-            f"[export] expected a tensor {example.dtype}{list(example.shape)} for {node.name}, "
-            f"got {got}"
+            f"[export] expected a tensor {dtype_name(example.dtype)}[{sizes}] for {name}, got "
+            f"{in_words(given)}"
         )
     return given
 

@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Literal
 
+from torch_tpu.command_line import status_of
+
 TOPOLOGIES = ("v5e:2x2", "tpu7x:2x2x1")
 _WORKER = [sys.executable, "-m", "torch_tpu.testing.aot_sweep", "--worker"]
 # The compiler keeps some of the memory it uses: 3 GB after 200 programs.
@@ -293,6 +295,15 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if arguments.folder is None or arguments.results is None:
         parser.error("the following arguments are required: folder, results")
+    return status_of(lambda: _sweep_and_report(arguments))
+
+
+def _sweep_and_report(arguments: argparse.Namespace) -> int:
+    if not any(arguments.folder.glob("*.mlir")):
+        raise ValueError(
+            f"{arguments.folder}: expected a folder of programs (*.mlir), such as a run with "
+            "TORCH_TPU_DUMP_STABLEHLO writes; found none"
+        )
     results = sweep(
         arguments.folder,
         arguments.results,

@@ -115,5 +115,5 @@ def _unknown(name: Any, who: str) -> str:
     known = ", ".join(f"{option.name} ({option.type})" for option in OPTIONS.values())
     return (
         f"{who}: there is no option {name!r}; {guess} options are {known}, and XLA's flags, "
-        f"which begin with {_XLA!r}"
+        f"which begin with {_XLA!r} (torch.tpu.compiler.OPTIONS, docs/compile.md)"
     )

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import enum
-import sys
-import warnings
 from contextlib import ContextDecorator
-from pathlib import Path
 from types import TracebackType
 
 from torch_tpu import _C
-from torch_tpu._warnings import PerformanceWarning
+from torch_tpu._warnings import warn_at_user_line
 
 
 class Precision(enum.StrEnum):
@@ -71,19 +68,8 @@ def current_precision() -> Precision:
 
 def warn_of_passes(level: str) -> None:
     """Say, at the line that made the call, what a level above the default costs."""
-    warnings.warn(
+    warn_at_user_line(
         f"float32 matrix products at precision {level!r} take {_PASSES[Precision(level)]} passes "
         "of a TPU's matrix unit where 'medium', the default on this device, takes one. (Said once; "
-        "to hide it, ignore warnings of category torch_tpu.PerformanceWarning.)",
-        PerformanceWarning,
-        stacklevel=_first_outside(),
+        "to hide it, ignore warnings of category torch_tpu.PerformanceWarning.)"
     )
-
-
-def _first_outside() -> int:
-    """How many frames above its caller the first one is that is not this package's."""
-    own = str(Path(__file__).parents[1])
-    frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
-        frame, level = frame.f_back, level + 1
-    return level
