@@ -7,8 +7,6 @@
 
 namespace torch_tpu::lowering {
 
-namespace sh = stablehlo;
-
 namespace {
 
 // What an argument of the foreach op is called in the plain op.
