@@ -52,6 +52,42 @@ def test_freed_memory_is_used_again() -> None:
     assert returned > 90e6
 
 
+def test_temporaries_of_any_size_are_kept() -> None:
+    """200 MB, and on whatever thread of the plugin a program runs."""
+    code = """
+        import resource
+        import torch
+
+        x = torch.ones(1, 1024, device="tpu")
+
+        def run():
+            y = (x.expand(12800, 1024).cumsum(1) * x).flip(1)
+            y.flatten().sort().values.sum().item()
+
+        counts = []
+        for _ in range(12):
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            run()
+            counts.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+        print(sorted(counts[4:])[4])
+    """
+    pages = 12800 * 1024 * 4 // 4096
+    assert int(subprocess_python.run(code)) < pages / 4
+    assert int(subprocess_python.run(code, TORCH_TPU_CPU_KEEP_MEMORY="0")) > pages
+
+
+def test_memory_is_kept_where_addresses_are_limited() -> None:
+    """What cannot be reserved is not needed: programs run as before."""
+    code = """
+        import resource
+        resource.setrlimit(resource.RLIMIT_AS, (24 << 30, 24 << 30))
+        import torch
+        x = torch.ones(3072, 4096, device="tpu")
+        print((x + 1).sum().item())
+    """
+    assert float(subprocess_python.run(code)) == 2 * 3072 * 4096
+
+
 def test_keeping_memory_can_be_switched_off() -> None:
     faults, _ = _figures("0")
     assert faults > 0.9 * PAGES

@@ -94,7 +94,7 @@ Runtime::Runtime() : choice_(choose()) {
   pjrt::Options options;
   // CPU plugins make four devices unless told; others refuse options they do not know.
   if (choice_.source != "libtpu") {
-    keep_freed_memory();
+    keep_freed_memory(reinterpret_cast<const void*>(plugin->api()->PJRT_Client_Create));
     options["cpu_device_count"] = static_cast<int64_t>(cpu_devices_wanted());
   }
   try {
