@@ -18,11 +18,12 @@ size_t rounded_up(size_t bytes) { return (bytes + kGrain - 1) / kGrain * kGrain;
 
 }  // namespace
 
-BlockHeap::BlockHeap(size_t bytes) : size_(rounded_up(bytes)) {
-  void* const range = mmap(nullptr, size_, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+BlockHeap::BlockHeap(size_t bytes, size_t max_kept)
+    : size_(rounded_up(bytes)), max_kept_(max_kept) {
+  const void* const range = mmap(nullptr, size_, PROT_READ | PROT_WRITE,
+                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) throw std::bad_alloc();
-  begin_ = reinterpret_cast<uintptr_t>(range);
+  begin_ = used_end_ = reinterpret_cast<uintptr_t>(range);
   blocks_.emplace(begin_, Block{size_, true});
   free_.emplace(size_, begin_);
 }
@@ -51,6 +52,8 @@ void* BlockHeap::allocate(size_t bytes) noexcept {
   }
   free_.erase(fit);
   blocks_.at(address) = {wanted, false};
+  if (address < used_end_) kept_ -= std::min({kept_, wanted, used_end_ - address});
+  used_end_ = std::max(used_end_, address + wanted);
   return reinterpret_cast<void*>(address);
 }
 
@@ -58,11 +61,14 @@ void BlockHeap::free(void* block) noexcept {
   const std::lock_guard lock(mutex_);
   const auto it = blocks_.find(reinterpret_cast<Address>(block));
   if (it == blocks_.end() || it->second.is_free) return;
+  const size_t size = it->second.size;
   try {
     join(it);
   } catch (const std::bad_alloc&) {
-    // Its memory is lost, which is better than the process.
+    return;  // its memory is lost, which is better than the process
   }
+  kept_ += size;
+  if (kept_ > max_kept_) give_back();
 }
 
 void BlockHeap::join(Blocks::iterator block) {
@@ -93,6 +99,11 @@ size_t BlockHeap::size_of(void* block) const noexcept {
 
 void BlockHeap::trim() noexcept {
   const std::lock_guard lock(mutex_);
+  give_back();
+}
+
+void BlockHeap::give_back() noexcept {
+  kept_ = 0;
   for (const auto& [size, address] : free_) {
     madvise(reinterpret_cast<void*>(address), size, MADV_DONTNEED);
   }

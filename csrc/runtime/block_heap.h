@@ -17,7 +17,8 @@ namespace torch_tpu::runtime {
 class BlockHeap {
  public:
   // Reserves addresses, no memory. Throws std::bad_alloc if the system has none left to reserve.
-  explicit BlockHeap(size_t bytes);
+  // When more than `max_kept` bytes are free and have been written, all are given back.
+  explicit BlockHeap(size_t bytes, size_t max_kept = SIZE_MAX);
   ~BlockHeap();
   BlockHeap(const BlockHeap&) = delete;
   BlockHeap& operator=(const BlockHeap&) = delete;
@@ -44,12 +45,16 @@ class BlockHeap {
 
   // Adds a block to its free neighbours.
   void join(Blocks::iterator block);
+  void give_back() noexcept;
 
   uintptr_t begin_ = 0;
-  size_t size_ = 0;
+  const size_t size_;
+  const size_t max_kept_;
   mutable cache::ForkSafeMutex mutex_;
   Blocks blocks_;  // all of the range
   std::set<std::pair<size_t, Address>> free_;
+  Address used_end_ = 0;  // addresses from here on were never given out
+  size_t kept_ = 0;       // bytes of free blocks that were given out and not back
 };
 
 }  // namespace torch_tpu::runtime

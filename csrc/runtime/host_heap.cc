@@ -26,6 +26,8 @@ namespace {
 // operators must not wait for each other.
 constexpr size_t kLarge = 1 << 20;
 constexpr size_t kMaxAlignment = 4096;
+// Of the machine's memory, what may be kept: the rest is for others.
+constexpr size_t kKeptShare = 4;
 
 // Where the plugin's large pieces are. Made once, before its functions are redirected, and never
 // destroyed: the plugin's threads end after everything else.
@@ -82,8 +84,9 @@ bool addresses_are_limited() {
 void keep_large_pieces(const void* inside_plugin) {
   if (large_pieces != nullptr || addresses_are_limited()) return;
   try {
-    // Addresses, so that there is room beside blocks that are in the way.
-    large_pieces = std::make_unique<BlockHeap>(4 * memory_of_machine()).release();
+    // More addresses than memory, so that there is room beside blocks that are in the way.
+    const size_t memory = memory_of_machine();
+    large_pieces = std::make_unique<BlockHeap>(4 * memory, memory / kKeptShare).release();
   } catch (const std::bad_alloc&) {
     return;  // the system reserves none without memory for them
   }

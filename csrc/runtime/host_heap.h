@@ -9,8 +9,8 @@
 namespace torch_tpu::runtime {
 
 // From now on, memory that is freed stays in the process: the plugin's pieces of a megabyte and
-// more, whoever runs programs; smaller ones, up to a gigabyte at the end of each thread's heap.
-// `inside_plugin` is an address in the plugin's library. Does nothing where
+// more, up to a quarter of the machine's memory; smaller ones, up to a gigabyte at the end of each
+// thread's heap. `inside_plugin` is an address in the plugin's library. Does nothing where
 // TORCH_TPU_CPU_KEEP_MEMORY is 0; with another C library than glibc, or a plugin with an allocator
 // of its own, less or nothing is kept. Throws std::invalid_argument when the variable is neither 0
 // nor 1.

@@ -87,6 +87,7 @@ struct Protected {
   uintptr_t begin = 0, end = 0;
 };
 
+// The loader's type of function. NOLINTNEXTLINE(misc-const-correctness)
 int find_protected(dl_phdr_info* info, size_t, void* result) {
   auto& found = *static_cast<Protected*>(result);
   if (info->dlpi_addr != found.base) return 0;

@@ -84,6 +84,30 @@ TEST(BlockHeap, TrimGivesFreePagesBack) {
   EXPECT_EQ(again[0], 0);  // a new page
 }
 
+TEST(BlockHeap, NoMoreIsKeptThanWanted) {
+  BlockHeap heap(64 * kMega, 5 * kMega);
+  const auto filled = [&](size_t bytes) {
+    auto* const block = static_cast<char*>(heap.allocate(bytes));
+    std::memset(block, 3, bytes);
+    return block;
+  };
+  for (int turn = 0; turn < 20; ++turn) {  // the same memory, counted once
+    char* const block = filled(4 * kMega);
+    heap.free(block);
+    char* const again = static_cast<char*>(heap.allocate(4 * kMega));
+    EXPECT_EQ(again[0], 3);
+    heap.free(again);
+  }
+  char* const first = filled(4 * kMega);
+  char* const second = filled(4 * kMega);
+  heap.free(first);
+  heap.free(second);  // eight are too many
+  char* const again = static_cast<char*>(heap.allocate(8 * kMega));
+  EXPECT_EQ(again[0], 0);
+  EXPECT_EQ(again[8 * kMega - 1], 0);
+  heap.free(again);
+}
+
 TEST(BlockHeap, ThreadsShareIt) {
   BlockHeap heap(256 * kMega);
   std::vector<std::thread> threads;
