@@ -2248,3 +2248,21 @@ def test_what_the_step_reaches_is_not_read() -> None:
         UserWarning, match="the entry for a Parameter of|for a Parameter of the dict"
     ):
         step(torch.ones(4, 5, device=DEVICE))
+
+
+def test_a_model_that_was_left_on_the_cpu_is_named(device: torch.device) -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @compile_step
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(x).square().sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    with pytest.raises(RuntimeError, match="same device") as caught:
+        step(torch.randn(4, 3))
+    notes = "\n".join(caught.value.__notes__)
+    assert "the parameter weight of Linear is on the CPU" in notes and 'model.to("tpu")' in notes

@@ -33,7 +33,7 @@ from torch_tpu.tpu._step_errors import (
     OtherOptimizersError,
 )
 from torch_tpu.tpu._step_numbers import Key, settings
-from torch_tpu.tpu._step_reach import Held, reachable_optimizers
+from torch_tpu.tpu._step_reach import Held, module_on_cpu, reachable_optimizers
 
 # How often in a row a step may be traced because something it was made for is another thing.
 _MAX_TRACES = 12
@@ -100,7 +100,15 @@ class CompiledStep:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the step."""
-        result = self._run(args, kwargs)
+        try:
+            result = self._run(args, kwargs)
+        except RuntimeError as error:
+            if "same device" in str(error) and (where := module_on_cpu(self._fn)) is not None:
+                error.add_note(
+                    f"torch.tpu.compile_step: {where} is on the CPU, and a step's arguments are "
+                    'on the device; move the model before its optimizer is made: model.to("tpu")'
+                )
+            raise
         for scheduler in self._schedulers:
             scheduler.step()
         return result

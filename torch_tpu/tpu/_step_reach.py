@@ -101,6 +101,16 @@ def reachable_optimizers(fn: Callable[..., Any]) -> list[Optimizer]:
     return list(found.values())
 
 
+def module_on_cpu(fn: Callable[..., Any]) -> str | None:
+    """A parameter on the CPU of a module that `fn` uses, in words; None where there is none."""
+    for held in reached(fn):
+        if isinstance(held.value, torch.nn.Module):
+            for name, parameter in held.value.named_parameters():
+                if parameter.device.type == "cpu":
+                    return f"the parameter {name} of {type(held.value).__name__}"
+    return None
+
+
 def _held(value: Any) -> Iterator[Held]:
     if isinstance(value, types.MethodType):
         yield Held(None, None, value.__self__, "the object of a method")
