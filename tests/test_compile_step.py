@@ -1119,6 +1119,19 @@ def test_the_first_call_is_the_program(name: str) -> None:
     pair.check(atol=5e-6)
 
 
+def test_a_scaler_that_is_garbage_does_not_keep_the_first_call_from_being_it() -> None:
+    gc.disable()
+    try:
+        circle: list[Any] = [torch.amp.GradScaler("tpu", init_scale=4.0)]
+        circle.append(circle)
+        del circle
+        pair = Pair(make_optimizer=lambda p: torch.optim.SGD(p, lr=0.1))
+        pair.run(1)
+        one_program(pair.tpu_step)
+    finally:
+        gc.enable()
+
+
 def test_an_optimizer_whose_first_step_is_another() -> None:
     """Damped momentum begins with a gradient that is not damped."""
     pair = Pair(make_optimizer=lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5))

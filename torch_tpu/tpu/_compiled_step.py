@@ -342,9 +342,11 @@ class CompiledStep:
         if self._tried_at_once:
             return None
         self._tried_at_once = True
-        with new_apart():
+        if _step_scaler.existing():
+            gc.collect()  # those of steps that are gone
             if _step_scaler.existing():
                 return None  # whether its optimizers step at all is not known
+        with new_apart():
             optimizers = reachable_optimizers(self._fn)
             moved = list(self._moved)
             for _ in range(_MAX_OPTIMIZERS):
