@@ -119,7 +119,8 @@ class Capture:
                     _forget_frames(error)
                     self.value, self.stepped, self.watch.refusal = None, [], None
                     self.counted.clear()
-                    self.surroundings.put_back()
+                    if isinstance(error, Exception):  # after an interrupt no call follows
+                        self.surroundings.put_back()
                     self.host.put_back(mine)
                     self._let_go_of_what_is_kept()
                 self.trace.end()
