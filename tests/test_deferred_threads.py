@@ -178,29 +178,19 @@ def test_work_belongs_to_the_stream_it_was_recorded_on(device: torch.device) -> 
 
 def test_threads_record_at_the_same_time(device: torch.device) -> None:
     shared = torch.arange(12.0).reshape(3, 4).to(device)
-    results: dict[int, torch.Tensor] = {}
-    errors: list[BaseException] = []
 
-    def work(seed: int) -> None:
-        try:
-            x = shared * float(seed + 2)
-            for step in range(40):
-                x = (x + shared).sin()
-                x.mul_(0.3 / (seed + 1))
-                if step % 15 == seed:
-                    x.sum().item()
-            results[seed] = x.cpu()
-        except BaseException as error:
-            errors.append(error)
+    def work(seed: int) -> torch.Tensor:
+        x = shared * float(seed + 2)
+        for step in range(40):
+            x = (x + shared).sin()
+            x.mul_(0.3 / (seed + 1))
+            if step % 15 == seed:
+                x.sum().item()
+        return x.cpu()
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors, errors
+    results = run_in_threads(*(lambda seed=seed: work(seed) for seed in range(3)))
     host = shared.cpu()
-    for seed, got in results.items():
+    for seed, got in enumerate(results):
         x = host * float(seed + 2)
         for _ in range(40):
             x = (x + host).sin()
@@ -211,27 +201,15 @@ def test_threads_record_at_the_same_time(device: torch.device) -> None:
 def test_threads_cut_while_values_are_still_queued(device: torch.device) -> None:
     """What is submitted by one thread reads what waits for the compiler, while others submit."""
     results: list[torch.Tensor] = []
-    errors: list[BaseException] = []
 
     def work(size: int) -> None:
-        try:
-            for turn in range(3):
-                x = torch.ones(size, turn + 5, device=device)
-                for _ in range(60):  # cut every sixteen operators
-                    x = x.add(1.0)
-                results.append(x)
-        except BaseException as error:
-            errors.append(error)
+        for turn in range(3):
+            x = torch.ones(size, turn + 5, device=device)
+            for _ in range(60):  # cut every sixteen operators
+                x = x.add(1.0)
+            results.append(x)
 
-    threads = [
-        threading.Thread(target=work, args=(n,), daemon=True) for n in (1001, 1002, 1003, 1004)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=300)
-    assert not any(thread.is_alive() for thread in threads), "they wait for each other"
-    assert not errors, errors
+    run_in_threads(*(lambda size=size: work(size) for size in (1001, 1002, 1003, 1004)))
     assert len(results) == 12
     for result in results:
         compare.assert_same(result, torch.full(result.shape, 61.0))

@@ -556,6 +556,19 @@ void flush(Graph* graph, CutReason reason) {
   if (graph && !graph->is_empty()) graph->flush(reason);
 }
 
+// The lane of a call. What an ended thread has left there does not become a part of it.
+Lane lane_of(const CallState& state) {
+  const LaneChoice choice = choose_lane(state);
+  if (choice.is_inherited) {
+    for (int device = 0; device < runtime::kMaxDevices; ++device) {
+      if (const DeviceGraphs* graphs = find_graphs(device)) {
+        flush(graphs->find(choice.lane), CutReason::kThreadEnded);
+      }
+    }
+  }
+  return choice.lane;
+}
+
 void OpenBatch::begin(CutReason reason) const {
   if (!settled_.load(std::memory_order_acquire)) graph_.flush_if_open(this, reason);
 }
@@ -597,15 +610,7 @@ void record_call(const ProgramPtr& program, const CallState& state, BufferList& 
   // What can fail comes first: also in a forked child, which cannot use the device.
   static_cast<void>(runtime::Runtime::get());
   static_cast<void>(runtime::memory_limit(state.device));  // or with a limit nobody understands
-  const LaneChoice choice = choose_lane(state);
-  if (choice.is_inherited) {
-    for (int device = 0; device < runtime::kMaxDevices; ++device) {
-      if (const DeviceGraphs* graphs = find_graphs(device)) {
-        flush(graphs->find(choice.lane), CutReason::kThreadEnded);
-      }
-    }
-  }
-  graphs_of(state.device).of(choice.lane).record(program, state, results);
+  graphs_of(state.device).of(lane_of(state)).record(program, state, results);
 }
 
 void enqueue_call(const ProgramPtr& program, const CallState& state, BufferList& results) {
@@ -658,7 +663,7 @@ void flush_own_graph(int device, CutReason reason) {
 
 void flush_graph_of(const CallState& state, CutReason reason) {
   if (const DeviceGraphs* graphs = find_graphs(state.device)) {
-    flush(graphs->find(choose_lane(state).lane), reason);
+    flush(graphs->find(lane_of(state)), reason);
   }
 }
 
