@@ -10,7 +10,6 @@ import json
 import os
 import struct
 import sys
-import uuid
 import zipfile
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, TypedDict
 
 from torch_tpu import __version__
+from torch_tpu.replaced_file import replacing
 
 if TYPE_CHECKING:
     from torch_tpu import _cache as engine
@@ -104,21 +104,10 @@ def export(
             places.setdefault(name, []).append(tier)
             if recent(last_used):
                 wanted.add(name)
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            count = _write_archive(file, {name: places[name] for name in sorted(wanted)}, fits)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except OSError as error:  # in words of the file that was asked for
-        if error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, os.fspath(target)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(Path(path), 0o600) as file:
+        count = _write_archive(file, {name: places[name] for name in sorted(wanted)}, fits)
+        file.flush()
+        os.fsync(file.fileno())
     return count
 
 

@@ -22,6 +22,7 @@ from torch_tpu.aot._figures import peak_of, scaled
 from torch_tpu.aot._topology import Topology
 from torch_tpu.byte_sizes import in_bytes
 from torch_tpu.export._interface import Interface
+from torch_tpu.replaced_file import replacing
 
 if TYPE_CHECKING:
     from torch_tpu.aot._run import BoundProgram, State
@@ -277,25 +278,15 @@ class CompiledProgram:
             "interface": None if self.interface is None else self.interface.to_json(),
             "sha256": {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()},
         }
-        target = Path(path)
-        temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-        try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-            with (
-                os.fdopen(descriptor, "wb") as raw,
-                zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as file,
-            ):
-                os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & ~0o022)
-                file.writestr(_META, json.dumps(meta, indent=2))
-                for name, part in parts.items():
-                    file.writestr(name, part)
-            os.replace(temporary, target)
-        except OSError as error:  # in words of the file that was asked for
-            if error.errno is None:
-                raise
-            raise OSError(error.errno, error.strerror, os.fspath(target)) from None
-        finally:
-            temporary.unlink(missing_ok=True)
+        with (
+            replacing(Path(path), 0o644) as raw,
+            zipfile.ZipFile(raw, "w", zipfile.ZIP_DEFLATED) as file,
+        ):
+            descriptor = raw.fileno()
+            os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode) & ~0o022)
+            file.writestr(_META, json.dumps(meta, indent=2))
+            for name, part in parts.items():
+                file.writestr(name, part)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, trusted: bool = False) -> CompiledProgram:
